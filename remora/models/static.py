@@ -220,24 +220,36 @@ class _Vocabulary:
     ) -> list[list[tuple[int, float]]]:
         wanted = np.zeros(len(self.words), np.bool_)
         wanted[among] = True
+        others = [word for word in words if word not in self._place_of]
+        near_others = iter(self._find_near(others, among, wanted))
         near = []
         for word in words:
             place = self._place_of.get(word)
             if place is None:
-                (vector,) = _unit(_average(self._model, [word]))
-                found: npt.NDArray[np.integer]
-                if len(among) > len(self.words) // _FEW:
-                    found = ((self._by_head(vector) >= _LEAST_HEAD) & wanted).nonzero()[0]
-                else:
-                    (head,) = _unit(vector[None, :_HEAD])
-                    found = among[np.vecdot(self._heads.take(among, axis=0), head) >= _LEAST_HEAD]
-                found, cosines = self._nearest(vector, found)
+                found, cosines = next(near_others)
             else:
                 found, cosines = self._near_known(place)
                 kept = wanted[found]
                 found, cosines = found[kept], cosines[kept]
             near.append(list(zip(found.tolist(), cosines.tolist(), strict=True)))
         return near
+
+    def _find_near(
+        self, words: Sequence[str], among: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]
+    ) -> Iterator[_Near]:
+        """The words near each of some that are not of the vocabulary."""
+        if not words:
+            return
+        vectors = _unit(_average(self._model, words))
+        few = len(among) <= len(self.words) // _FEW
+        heads = self._heads.take(among, axis=0) if few else self._heads[:0]
+        for vector, head in zip(vectors, _unit(vectors[:, :_HEAD]), strict=True):
+            found: npt.NDArray[np.integer]
+            if few:
+                found = among[np.vecdot(heads, head) >= _LEAST_HEAD]
+            else:
+                found = ((self._by_head(vector) >= _LEAST_HEAD) & wanted).nonzero()[0]
+            yield self._nearest(vector, found)
 
     def _find_near_known(self, place: int) -> _Near:
         """The words near a word of the vocabulary, nearest first."""
