@@ -30,17 +30,20 @@ tokens: {{counter: heuristic}}
 buffer: {{policy: keep_all}}
 mailbox: {{timeout_s: 600}}
 cluster: {{shards: 2, linger_s: 60, wait_s: 600, silent_s: {silent_s}, stuck_s: 600,
-  max_deaths: 100{cluster}}}
+  max_deaths: 100{cluster}{owners}}}
 """
 
 
 def write_config(path: Path, cluster: str = "", *, silent_s: float = 600) -> Path:
-    """A configuration file for the memory `memory` beside it.
+    """A configuration file for the memory `memory` beside it, with one owner unless it says more.
 
     An owner that only waits for its turn on a busy machine is not taken for one that hangs.
     """
     file = path / "remora.yaml"
-    file.write_text(CONFIG.format(directory=path / "memory", cluster=cluster, silent_s=silent_s))
+    owners = "" if "owners:" in cluster else ", owners: 1"
+    directory = path / "memory"
+    text = CONFIG.format(directory=directory, cluster=cluster, owners=owners, silent_s=silent_s)
+    file.write_text(text)
     return file
 
 

@@ -135,8 +135,8 @@ def another_count(there: int, here: int) -> ConfigError:
 def another_division(there: int, here: int) -> ConfigError:
     """The error for a worker that expects another number of shards than there are."""
     return ConfigError(
-        f"the memory has {there} shards, and this process expects {here}: give both the same "
-        "configuration, and restart the older one",
+        f"the memory has {there} shard{'s'[: there != 1]}, and this process expects {here}: give "
+        "both the same configuration, and restart the older one",
         key="cluster.shards",
     )
 

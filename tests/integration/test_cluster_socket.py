@@ -211,7 +211,7 @@ async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         with pytest.raises(ProtocolMismatch, match="upgrade the owner"):
             await memory.open()
         memory = RemoteMemory([*owner.make(), *owner.make()], owner.dial)
-        with pytest.raises(ConfigError, match="serves 1 shards"):
+        with pytest.raises(ConfigError, match="has 1 shard, and this process expects 2"):
             await memory.open()
 
 
