@@ -86,7 +86,7 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
         return _print_journal_owners(console, arguments, arguments.target)
     sys.path.insert(0, "")
     from remora.cluster.control import Look, OwnerGone, OwnerSilent  # noqa: PLC0415  # likewise
-    from remora.cluster.place import find_owners  # noqa: PLC0415
+    from remora.cluster.place import find_places  # noqa: PLC0415
     from remora.cluster.target import read_target  # noqa: PLC0415
     from remora.cluster.watch import open_control  # noqa: PLC0415
 
@@ -95,13 +95,14 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
         return _print_nodes(console, arguments, dsn, target.config.journal.schema)
     if not target.directory.is_dir():
         raise InvalidInput(f"there is no directory {target.directory}")
-    owners = find_owners(target.directory)
+    owners = [(one.number, one.read_owner()) for one in find_places(target.directory)]
     if not owners:
         raise InvalidInput(f"no process serves {target.directory}")
     lines: list[str] = []
     shards: list[dict[str, Any]] = []
-    for info in owners:
-        number = len(lines)
+    for number, info in owners:
+        if info is None:  # it has left since
+            continue
         try:
             with open_control(info, target.config.cluster) as control:
                 answer = control.ask(Look())

@@ -160,11 +160,13 @@ class _OtherOwners:
                 lasted = time.monotonic() - began > _LASTING_S
                 if process.poll() is not None and lasted:
                     _logger.error("owner_ended", number=order.number, code=process.returncode)
+                    _let_go(process)
                     running[place] = (order, _start(order), time.monotonic())
         for _, process, _ in running:
             process.terminate()
         for _, process, _ in running:
             process.wait()
+            _let_go(process)
 
 
 def _start(order: StartOrder) -> subprocess.Popen[bytes]:
@@ -179,6 +181,14 @@ def _start(order: StartOrder) -> subprocess.Popen[bytes]:
         process.stdin.write(msgspec.json.encode(order) + b"\n")
         process.stdin.flush()
     return process
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Close the other end of a process' standard input, whose number is then another file's."""
+    assert process.stdin is not None
+    keep_in_children(process.stdin.fileno())
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
 
 
 def _take_place(owner: Owner, place: Place, target: Target) -> None:

@@ -222,6 +222,12 @@ async def test_what_is_done_to_the_whole_memory(
         assert all(f"process {info.pid} serves {memory}" in told for info in find_owners(memory))
         shards = (await command("owners", str(file), "--json")).replace("} {", "}\n{")
         assert [json.loads(line)["shard"] for line in shards.splitlines()] == [0, 1]
+        first, second = Place(memory).info, owner(memory, 1)
+        kept = first.read_bytes()
+        first.unlink()
+        only = json.loads(await command("owners", str(file), "--json"))
+        first.write_bytes(kept)
+        assert (only["shard"], only["pid"]) == (1, second.pid)
         assert "ready" in await command("health", str(memory))
         for name in (FIRST, SECOND):
             where = ("--dir", str(memory), "--yes")
