@@ -22,7 +22,7 @@ unflush        cannot be dropped: recall would find deleted messages
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -45,7 +45,7 @@ from remora.storage.records import (
     UnflushSpec,
 )
 
-__all__ = ["DeadLetters", "check_droppable", "no_dead_letter"]
+__all__ = ["DeadLetters", "check_droppable", "no_dead_letter", "pick_dead_letters"]
 
 _logger = get_logger(__name__)
 
@@ -107,16 +107,22 @@ class DeadLetters:
         return len(dead)
 
     async def _select(self, ids: Sequence[str] | None) -> list[Job]:
-        wanted = (
-            None if ids is None else dict.fromkeys(collect(ids, "ids", validate_id, most=MAX_IDS))
-        )
-        dead = {job.id: job for job in await self._journal.jobs(dead=True)}
-        if wanted is None:
-            return list(dead.values())
-        unknown = [id_ for id_ in wanted if id_ not in dead]
-        if unknown:
-            raise no_dead_letter(unknown)
-        return [dead[id_] for id_ in wanted]
+        wanted = None if ids is None else collect(ids, "ids", validate_id, most=MAX_IDS)
+        dead = await self._journal.jobs(dead=True)
+        return list(dead) if wanted is None else pick_dead_letters(wanted, dead)
+
+
+def pick_dead_letters(ids: Iterable[str], dead: Iterable[Job]) -> list[Job]:
+    """Those of these dead letters that have one of the ids, each once, in the order of the ids.
+
+    Raises:
+        NoDeadLetter: none has one of them.
+    """
+    by_id = {job.id: job for job in dead}
+    wanted = dict.fromkeys(ids)
+    if unknown := [id_ for id_ in wanted if id_ not in by_id]:
+        raise no_dead_letter(unknown)
+    return [by_id[id_] for id_ in wanted]
 
 
 def no_dead_letter(unknown: Sequence[str]) -> NoDeadLetter:

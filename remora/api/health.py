@@ -73,11 +73,12 @@ def of_problems(problems: Sequence[HealthProblem]) -> Health:
 _RANKS: dict[Effect, int] = {"not live": 0, "not ready": 1, "degraded": 2}
 
 
-def merge_health(healths: Mapping[int, Health]) -> Health:
-    """The health of a memory whose shards have these: problems of the same kind are one.
+def merge_health(healths: Mapping[int, Health], part: str = "shard") -> Health:
+    """The health of a memory whose parts have these: problems of the same kind are one.
 
     Args:
-        healths: by number of the shard.
+        healths: by number of the part.
+        part: what it is.
     """
     if len(healths) == 1:
         return next(iter(healths.values()))
@@ -87,19 +88,19 @@ def merge_health(healths: Mapping[int, Health]) -> Health:
             found.setdefault((one.code, one.effect), {})[number] = one.text
     return of_problems(
         [
-            HealthProblem(code, effect, _join(texts, len(healths)))
+            HealthProblem(code, effect, _join(texts, len(healths), part))
             for (code, effect), texts in found.items()
         ]
     )
 
 
-def _join(texts: dict[int, str], shards: int) -> str:
+def _join(texts: dict[int, str], parts: int, part: str) -> str:
     different = dict.fromkeys(texts.values())
-    if len(texts) == shards and len(different) == 1:
+    if len(texts) == parts and len(different) == 1:
         return next(iter(different))
-    named = [f"shard {number}: {text}" for number, text in list(texts.items())[:_MOST_NAMED]]
+    named = [f"{part} {number}: {text}" for number, text in list(texts.items())[:_MOST_NAMED]]
     more = len(texts) - len(named)
-    return "; ".join(named) + (f"; and {more} more shards" if more else "")
+    return "; ".join(named) + (f"; and {more} more {part}s" if more else "")
 
 
 def find_problems(parts: Internals, stuck_s: float) -> Iterator[HealthProblem]:

@@ -14,7 +14,7 @@ import msgspec
 
 from remora.api.build import Internals
 from remora.api.changes import Change, ChangeAnswer, Changes
-from remora.api.health import Effect, Health, HealthProblem, of_problems
+from remora.api.health import Health, merge_health
 from remora.api.statistics import RuntimeStatistics, add_figures, statistics_of
 from remora.ids import SessionKey, UserKey
 from remora.storage.journal_port import IndexesUses
@@ -86,7 +86,8 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
         compactions: the newest compactions of the session in the question: the last message of
             each, the tokens of its summary, and the seconds that it took.
         served: how many of the shards this process has open; None from an older remora.
-        share: the numbers of those that it owns; empty if it owns all, or another one each time.
+        share: the numbers of those that it owns; empty for a memory in one piece, and where others
+            may be its own later.
     """
 
     pid: int
@@ -179,7 +180,7 @@ def merge_statuses(found: Sequence[RuntimeStatus]) -> RuntimeStatus:
     mailboxes = [each for one in found for each in one.mailboxes]
     return msgspec.structs.replace(
         first,
-        health=_merge_healths([one.health for one in found]),
+        health=merge_health({min(one.share, default=0): one.health for one in found}, "owner"),
         statistics=add_figures(figures) if figures else None,
         mailboxes=tuple(nlargest(_MOST_MAILBOXES, mailboxes, key=lambda one: one.messages)),
         live=tuple(each for one in found for each in one.live),
@@ -189,14 +190,6 @@ def merge_statuses(found: Sequence[RuntimeStatus]) -> RuntimeStatus:
         served=sum(one.served or 0 for one in found),
         share=tuple(sorted(numbers)),
     )
-
-
-def _merge_healths(healths: Sequence[Health]) -> Health:
-    texts: dict[tuple[str, Effect], dict[str, None]] = {}
-    for one in healths:
-        for problem in one.problems:
-            texts.setdefault((problem.code, problem.effect), {})[problem.text] = None
-    return of_problems([HealthProblem(*what, "; ".join(said)) for what, said in texts.items()])
 
 
 def _fullest(shards: Sequence[Internals]) -> tuple[FullMailbox, ...]:

@@ -15,7 +15,7 @@ import msgspec
 
 from remora.api.asking import change_there
 from remora.api.changes import Change, ChangeAnswer
-from remora.api.dead_letters import DeadLetters, check_droppable, no_dead_letter
+from remora.api.dead_letters import DeadLetters, check_droppable, pick_dead_letters
 from remora.cluster.merging import ShardIds
 from remora.cluster.operating import call_there, change_dead_letters, list_jobs, open_owned
 from remora.cluster.sharding import find_shards, shard_of
@@ -85,12 +85,10 @@ class Actions:
 
     async def _check_letters(self, change: dict[str, Any]) -> None:
         """Check all dead letters before one of the owners changes some of them."""
-        dead = {job.id: job for job in await list_jobs(self._directory) if job.dead}
-        if missing := [id_ for id_ in change["ids"] if id_ not in dead]:
-            raise no_dead_letter(missing)
-        if change["verb"] == "drop":
-            for id_ in change["ids"]:
-                check_droppable(dead[id_])
+        dead = [job for job in await list_jobs(self._directory) if job.dead]
+        for job in pick_dead_letters(change["ids"], dead):
+            if change["verb"] == "drop":
+                check_droppable(job)
 
     async def retry(self, ids: Sequence[str]) -> Changed:
         """Have dead letters run again: now, or when a server opens the directory.

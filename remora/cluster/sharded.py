@@ -12,7 +12,7 @@ import anyio
 from remora.api.batches import append_batches
 from remora.api.build import Internals
 from remora.api.changes import Changes
-from remora.api.dead_letters import check_droppable, no_dead_letter
+from remora.api.dead_letters import check_droppable, pick_dead_letters
 from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.session import Session
@@ -441,13 +441,9 @@ class ShardedRuntime(OfOneProcess):
     ) -> dict[int, list[str]]:
         """Ids of dead letters, by shard, all of them sound: each shard changes its own."""
         wanted = self._ids.split(ids)
-        dead = {job.id: job for job in await self.dead_letters()}
-        named = [id_ for id_ in dict.fromkeys(ids) if id_ not in dead]
-        if named:
-            raise no_dead_letter(named)
-        for id_ in ids:
+        for job in pick_dead_letters(ids, await self.dead_letters()):
             if check is not None:
-                check(dead[id_])
+                check(job)
         return wanted
 
     def erasures(self, user: str | None = None) -> list[WaitingErasure]:

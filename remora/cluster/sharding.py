@@ -190,26 +190,25 @@ class ShardedDirectory:
             DirectoryUnusable: the memory was divided again since the layout was read, or is
                 being moved into PostgreSQL.
         """
-        end = self._clock.monotonic() + self._wait_s
         try:
-            while self._shared:
-                with suppress(DirectoryLocked):  # by another process, which has done this or will
-                    await run_in_thread(self._settle_alone)
-                await self._take_lock()
-                if await run_in_thread(self._is_settled) or self._clock.monotonic() >= end:
-                    break
-                await self.close()
-                await self._clock.sleep(_PAUSE_S)
-            if not self._shared:
-                await self._take_lock()
+            if self._shared:
+                await self._wait_until_settled()
+            self._lock = DirectoryLock(self.path, shared=self._shared)
+            await wait_for_lock(self._lock, self._wait_s, self._clock)
             await run_in_thread(self._check_layout if self._shared else self._settle_layout)
         except BaseException:
             await self.close()
             raise
 
-    async def _take_lock(self) -> None:
-        self._lock = DirectoryLock(self.path, shared=self._shared)
-        await wait_for_lock(self._lock, self._wait_s, self._clock)
+    async def _wait_until_settled(self) -> None:
+        """Settle the layout, or wait until another owner of the memory has done so."""
+        end = self._clock.monotonic() + self._wait_s
+        while True:
+            with suppress(DirectoryLocked):
+                await run_in_thread(self._settle_alone)
+            if await run_in_thread(self._is_settled) or self._clock.monotonic() >= end:
+                return
+            await self._clock.sleep(_PAUSE_S)
 
     def _is_settled(self) -> bool:
         return not is_dividing(self.path) and read_layout(self.path) is not None

@@ -12,7 +12,8 @@ writes is answered without reading anything.
 
 *A load's own session is left out*, if the load shows all of it that is not indexed: that is not
 recalled. So what a session says is neither read nor embedded for its own turns, and counts for
-nothing in the weights of words, whether another session's load has had it read or not.
+nothing in the weights of words; unless loads of several sessions wait at once, which then share the
+tail of all rows.
 
 *Rows are made once.* A message's row is kept until the message is indexed, and its vector is handed
 to the job that indexes it (`remora.jobs.rows.KnownVectors`).
@@ -244,8 +245,7 @@ class UnindexedRows:
             held.put_back(keys)
             _logger.warning("tail_unread", error=f"{type(e).__name__}: {e}")
             note = f"what is not indexed yet could not be read: {type(e).__name__}"
-            hidden = frozenset(one for ids in held.hidden.values() for one in ids)
-            held.failed = Tail(next(self._versions), hidden=hidden, note=note)
+            held.failed = Tail(next(self._versions), hidden=held.hidden_rows, note=note)
             held.asked = []
         else:
             held.failed = None
@@ -421,7 +421,7 @@ class UnindexedRows:
         held.vectors.update(zip([row.id for row in new], vectors, strict=True))
 
     async def _build(self, held: _UserTail, rows: Sequence[MemoryRow], before: Tail) -> Tail:
-        hidden = frozenset(one for ids in held.hidden.values() for one in ids)
+        hidden = held.hidden_rows
         rewritten = frozenset(one for ids in held.rewritten.values() for one in ids) - hidden
         if not rows and not hidden and not held.more:
             return EMPTY_TAIL
@@ -605,6 +605,11 @@ class _UserTail:
                 self._read_through[own.key] = max(before, own.newest)
         while len(self._read_through) > _MOST_OWN:
             del self._read_through[next(iter(self._read_through))]
+
+    @property
+    def hidden_rows(self) -> frozenset[str]:
+        """Ids of all indexed rows that were removed."""
+        return frozenset(one for ids in self.hidden.values() for one in ids)
 
     def left_out(self, own: _Own | None) -> SessionKey | None:
         """The session whose rows a load need not search; None if it searches all."""
