@@ -1,13 +1,15 @@
 """How much of the known evidence for a question recall finds.
 
-    python -m benchmarks.recall [--data FILE] [--embedder wordllama|none|hash|MODULE:NAME]
-        [--limit N] [--facts FILE] [--json OUT]
+    python -m benchmarks.recall [--data FILE …] [--embedder wordllama|none|hash|MODULE:NAME]
+        [--limit N] [--facts FILE] [--json OUT] [--check]
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
 ``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``. LoCoMo
 (snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
-(ShishirPatil/gorilla) can be written that way. Without it, the chats of `benchmarks.synthetic` are
-taken. Questions without evidence are left out; of those without an answer (category 5 or
+(ShishirPatil/gorilla) can be written that way. Without it, the two sets of `benchmarks.synthetic`
+are taken: chats, and a desk's tool calls and results. ``--check`` holds the figures against
+`benchmarks/bars.toml`, and exits with 1 if one is missed. Questions without evidence are left out;
+of those without an answer (category 5 or
 ``unanswerable``) only the size of what `load` recalls is measured.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
@@ -61,7 +63,8 @@ from benchmarks.recall_contexts import (
 from benchmarks.recall_data import Answer, Place, Question, Rows, read_questions, read_unanswerable
 from benchmarks.recall_facts import GivenFacts, place_of
 from benchmarks.reference import Reference
-from benchmarks.synthetic.__main__ import CHATS
+from benchmarks.speed.bars import read_bars
+from benchmarks.synthetic.__main__ import CHATS, DESK
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.replay import percentile, replay
@@ -377,7 +380,8 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=CHATS,
+        nargs="+",
+        default=[CHATS, DESK],
         metavar="FILE",
         help="conversations and questions, JSONL (default: those of benchmarks.synthetic)",
     )
@@ -396,26 +400,40 @@ def main() -> None:
         help="facts that a chat model would extract, JSONL: type (fact), conv, text, sources",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there, too")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 if a bar of benchmarks/bars.toml is missed",
+    )
     options = parser.parse_args()
-    if not options.data.is_file():
+    # each load is told of a summarizer that it does not use
+    logging.getLogger("remora").setLevel(logging.ERROR)
+    every = [found for path in options.data if (found := measure_set(path, options)) is not None]
+    if not every:
+        raise SystemExit(EXIT_SKIPPED)
+    if options.json:
+        options.json.write_text(json.dumps(every[0] if len(every) == 1 else every, indent=2) + "\n")
+    if options.check and find_missed(every):
+        raise SystemExit(1)
+
+
+def measure_set(path: Path, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Measure one file, and print its figures; None if it is skipped."""
+    if not path.is_file():
         print(
-            f"skipped: there is no file {options.data}; "
-            "docs/reference/replay-format.md says what it holds",
+            f"skipped: there is no file {path}; docs/reference/replay-format.md says what it holds",
             file=sys.stderr,
         )
-        raise SystemExit(EXIT_SKIPPED)
-    logging.getLogger("remora").setLevel(
-        logging.ERROR
-    )  # each load is told of a summarizer that it does not use
-    conversations = read_conversations(options.data)
-    questions = read_questions(options.data, conversations)
-    unanswerable = read_unanswerable(options.data, conversations)
+        return None
+    conversations = read_conversations(path)
+    questions = read_questions(path, conversations)
+    unanswerable = read_unanswerable(path, conversations)
     if options.limit and options.limit < len(questions):
         questions = spread(questions, options.limit)
         unanswerable = spread(unanswerable, options.limit)
     if not questions:
-        print(f"skipped: {options.data} has no questions with evidence", file=sys.stderr)
-        raise SystemExit(EXIT_SKIPPED)
+        print(f"skipped: {path} has no questions with evidence", file=sys.stderr)
+        return None
     embedder = make_embedder(options.embedder)
     facts = None if options.facts is None else GivenFacts(options.facts, conversations)
     columns = (
@@ -441,15 +459,27 @@ def main() -> None:
     figures = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
         f"{platform.python_version()}",
-        "data": options.data.name,
+        "data": path.name,
         "embedder": embedder.name if embedder else "none",
         "questions": len(questions),
         "unanswerable_questions": len(unanswerable),
         **figures,
     }
     show(figures)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return figures
+
+
+def find_missed(every: Sequence[dict[str, Any]]) -> list[str]:
+    """Print which bars the sets meet; returns those that are missed."""
+    missed = []
+    for figures in every:
+        for bar in read_bars().get("recalled", ()):
+            if bar.case == figures["data"]:
+                reached = figures["methods"][bar.contestant]["all"][bar.figure]
+                met = reached >= (bar.least or 0.0)
+                print(f"{bar.case}: {bar.text}: {reached:.3f}, {'met' if met else 'MISSED'}")
+                missed += [] if met else [bar.text]
+    return missed
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Conversations of users with an assistant that remora makes itself, with questions about them.
 
-    python -m benchmarks.synthetic [OUT]
+    python -m benchmarks.synthetic [FOLDER]
 
-writes `chats.jsonl` again, which `benchmarks.recall` asks when it is given no other file. The same
-code and the same material give the same bytes.
+writes `chats.jsonl` and `desk.jsonl` again, which `benchmarks.recall` asks when it is given no
+other file. The same code and the same material give the same bytes.
 
-Eight users talk for some fourteen months. They ask for help with everyday things, and the assistant
+`desk.jsonl` is a service desk's traffic of tool calls and results; `make_desk` says what is asked.
+In `chats.jsonl`, eight users talk for some fourteen months. They ask for help with everyday things,
+and the assistant
 answers at length, with lists and tool calls. In passing they say what is asked about later:
 
 * ``list``, ``count``: things of one kind, three to eight, each in another session. Alike, and no

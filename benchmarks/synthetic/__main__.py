@@ -6,18 +6,23 @@ import argparse
 from pathlib import Path
 
 from benchmarks.synthetic.chats import make_chats, to_jsonl
+from benchmarks.synthetic.desk import make_desk
 
 CHATS = Path(__file__).parent / "chats.jsonl"
+DESK = Path(__file__).parent / "desk.jsonl"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the synthetic conversations.")
-    parser.add_argument("out", nargs="?", type=Path, default=CHATS, help="default: %(default)s")
+    parser.add_argument(
+        "out", nargs="?", type=Path, default=CHATS.parent, help="folder (default: %(default)s)"
+    )
     out: Path = parser.parse_args().out
-    rows = make_chats()
-    out.write_text(to_jsonl(rows), encoding="utf-8")
-    asked = sum(row.get("type") == "qa" for row in rows)
-    print(f"{out}: {len(rows) - asked:,} messages, {asked:,} questions")
+    for path, rows in ((CHATS, make_chats()), (DESK, make_desk())):
+        written = out / path.name
+        written.write_text(to_jsonl(rows), encoding="utf-8")
+        asked = sum(row.get("type") == "qa" for row in rows)
+        print(f"{written}: {len(rows) - asked:,} messages, {asked:,} questions")
 
 
 if __name__ == "__main__":

@@ -113,9 +113,12 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     speaker_prior: float = 1.5
     """Factor for messages whose speaker is named in the query."""
     user_prior: float = 1.5
-    """Factor for a user's messages where an assistant answers: three quarters of the evidence is in
-    them (BEAM: recall@10 falls by .066 without it). With or without names; not where all who speak
-    are people with names."""
+    """Factor for a user's messages, and tools' results, where an assistant answers: three quarters
+    of the evidence is in a user's (BEAM: recall@10 falls by .066 without it), and most of the rest
+    in results. With or without names; not where all who speak are people with names."""
+    identifier_bonus: float = 1.0
+    """Further share that a message gains if it has the identifier that the question names: an order
+    number, a code, an e-mail address, a path. Of several, rare ones count more."""
     near_words: float = 0.4
     """What a word counts that is near a word of the question in meaning, times its cosine; 0 looks
     for none. It finds what was said in other words (LoCoMo: recall@5 .755 instead of .743). The

@@ -67,6 +67,7 @@ _MAY_BE_ZERO = frozenset(
     {
         "age_days",
         "answer_bonus",
+        "identifier_bonus",
         "batch_ms",
         "cache",
         "dedup_window",

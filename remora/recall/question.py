@@ -20,7 +20,9 @@ from remora.languages.dates import Period, find_periods
 from remora.languages.detection import language_of
 from remora.languages.search_words import question_forms, reading_size
 from remora.models.ports import Embedder, embed_texts
+from remora.recall.identifiers import find_identifiers
 from remora.recall.near import Vocabulary
+from remora.recall.traits import asks
 from remora.storage.ports import Vector
 
 if TYPE_CHECKING:  # loaded at first use
@@ -56,6 +58,16 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     def language(self) -> str:
         """Its language, as an ISO 639-1 code; empty if it shows none."""
         return language_of(self.text)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks, and is not only words to look for."""
+        return asks(self.text)
+
+    @cached_property
+    def identifiers(self) -> Sequence[tuple[str, ...]]:
+        """See `find_identifiers`."""
+        return find_identifiers(self.text)
 
     @cached_property
     def parts_of_words(self) -> tuple[str, ...]:

@@ -8,7 +8,11 @@ message gains less. Then the speaker and the kind of message are weighed:
 * a speaker that the query names is more often the author of the answer than its subject;
 * the message after a question often answers it, and among people a question is seldom an answer
   itself; a user who asks an assistant for help states facts in the same message;
-* questions are more often about what a user said than about what an assistant said.
+* questions are more often about what a user said, or a tool found, than about what an assistant
+  said;
+* a tool's result answers its call;
+* a message that has an identifier of the question (`remora.recall.identifiers`) is about it;
+* a message that repeats words of a question, and says little else, is no answer.
 
 If a question asks for several things (`remora.recall.lists`), a message loses a share of its score
 for each better one of its session.
@@ -31,10 +35,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from remora.actors.policies.text_index import rarity
 from remora.config import RecallConfig
 from remora.languages.dates import Period
 from remora.languages.detection import language_of
 from remora.recall.days import of_days_named
+from remora.recall.identifiers import find_identifiers
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import MOST_BETTER, asks_for_several, better_in_group
 from remora.recall.traits import Traits, rank_order, speakers_named
@@ -56,6 +62,7 @@ __all__ = [
     "rank",
     "size_of_row",
     "size_of_rows",
+    "weigh_identifiers",
     "with_days",
 ]
 
@@ -98,6 +105,10 @@ class Matches(msgspec.Struct, frozen=True):
         grouped: the session of each row, by number, negative for none, shape (rows,); None if the
             question does not ask for several things.
         coverage: see `Ranking`.
+        identified: how much of the question's identifiers each row has, 0 to 1, the rare ones more;
+            shape (rows,); None if it has none.
+        novelty: a factor for rows that say little but words of the question, up to 1, shape
+            (rows,); None if nothing is asked, or it is not known.
         other_language: the question is in another language than the rows; then the vector list is
             trusted whether or not it agrees with the text lists.
     """
@@ -109,6 +120,8 @@ class Matches(msgspec.Struct, frozen=True):
     other_language: bool = False
     dated: npt.NDArray[np.bool_] | None = None
     grouped: npt.NDArray[np.integer] | None = None
+    identified: Numbers | None = None
+    novelty: Numbers | None = None
 
 
 class Ranking(msgspec.Struct, frozen=True):
@@ -199,7 +212,17 @@ def fuse(
     traits = Traits(rows)
     known = main_languages(rows, traits.findings.language)
     other_language = is_other_language(language, known)
-    matches = Matches(lists, other_language=other_language, grouped=_grouped(query, language, rows))
+    matches = Matches(
+        lists,
+        other_language=other_language,
+        grouped=_grouped(query, language, rows),
+        identified=weigh_identifiers(
+            [
+                np.array([_holds(one.row.turn, stems) for one in ordered], np.bool_)
+                for stems in find_identifiers(query)
+            ]
+        ),
+    )
     matches = with_days(matches, periods, rows, traits, np.ones(len(rows), np.bool_))
     ranking = rank(rows, traits, matches, config, query, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
@@ -239,23 +262,30 @@ def rank(
     if matches.sessions is not None:
         score += config.session_weight * matches.sessions[places]
     people = traits.of_people
-    by_user = traits.by_user[places]
+    told = traits.told[places]
     if not people:
-        score[by_user] *= config.user_prior
+        score[told] *= config.user_prior
     base[places] = score
     before, after = traits.before[places], traits.after[places]
-    asking[places] = traits.asks[places]
+    asking[places] = traits.asks[places] | traits.calls[places]
     answers = asking[before]
     if not people:
-        answers &= by_user  # an assistant's answer says little about its user
+        answers &= told  # an assistant's answer says little about its user
     bonus = np.where(answers, config.answer_bonus + config.neighbour_bonus, config.neighbour_bonus)
     near = np.maximum(bonus * base[before], config.neighbour_bonus * base[after])
-    # A long message contains its evidence itself.
-    score += near * np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
+    # A long message contains its evidence itself; but what a result is about, its call says.
+    whole = traits.is_result[places] & answers
+    score += near * np.where(
+        whole, 1.0, np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
+    )
     for speaker in speakers_named(query, traits.speakers):
         score[traits.speaker[places] == traits.speakers[speaker]] *= config.speaker_prior
     if people:
         score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
+    if matches.novelty is not None:
+        score *= matches.novelty[places]
+    if matches.identified is not None:
+        score *= 1.0 + config.identifier_bonus * matches.identified[places]
     if matches.timely is not None:
         score[matches.timely[places]] *= config.time_bonus
     if matches.dated is not None:
@@ -325,6 +355,29 @@ def with_days(
     candidates = best.places[(-best.scores).argsort(kind="stable")]
     dated = of_days_named(periods, rows, traits.days, eligible, candidates, traits.findings.periods)
     return msgspec.structs.replace(matches, dated=dated)
+
+
+def weigh_identifiers(held: Sequence[npt.NDArray[np.bool_]]) -> Numbers | None:
+    """See `Matches.identified`.
+
+    Args:
+        held: for each identifier, which rows have it, shape (rows,).
+    """
+    import numpy as np  # noqa: PLC0415
+
+    if not held:
+        return None
+    counts = np.array([np.count_nonzero(one) for one in held])
+    worth = np.where(counts > 0, rarity(counts, len(held[0])), 0.0)
+    whole = max(float(worth.sum()), float(rarity(1, len(held[0]))))
+    shares = [share * one for one, share in zip(held, worth / whole, strict=True)]
+    total: Numbers = np.add.reduce(shares)
+    return total
+
+
+def _holds(text: str, stems: Sequence[str]) -> bool:
+    text = text.lower()
+    return all(one in text for one in stems)
 
 
 def _grouped(

@@ -38,13 +38,20 @@ _JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldo
 
 _MOST_FOUND = 4_096  # texts of which it is known what they show: 400 kB
 
+_TOLD_BY = frozenset({"user", "tool"})
+_CALLS = "[calls "  # as `remora.messages.text.plain_text` writes a tool call
+
+_MOST_PARALLEL = 8  # times that what is before results is doubled: more than calls of a message
+
 _COLUMNS: Mapping[str, tuple[str, Callable[[MemoryRow], float]]] = {
     "asks": ("bool", lambda row: asks(row.content)),
     "question_share": ("float32", lambda row: question_share(row.content)),
     "chars": ("int32", lambda row: max(len(row.content), 1)),
     "importance": ("float32", lambda row: row.importance),
     "days": ("int32", lambda row: day_of(row.created_us)),
-    "by_user": ("bool", lambda row: row.role == "user"),
+    "told": ("bool", lambda row: row.role in _TOLD_BY),
+    "is_result": ("bool", lambda row: row.role == "tool"),
+    "calls": ("bool", lambda row: row.role == "assistant" and _CALLS in row.content),
     "unnamed_assistant": ("bool", lambda row: row.role == "assistant" and not row.speaker),
     "said": ("bool", lambda row: row.memory_type == "message"),
     "seqs": ("int64", lambda row: row.seq),
@@ -192,7 +199,7 @@ class Traits:
         sessions: the sessions of the rows.
         named: their speakers.
         before: the place of the message before each message, and after the last place where there
-            is none; shape (rows,).
+            is none; of a tool's result, the place of the call; shape (rows,).
         after: the same of the message after it.
         speakers: the number of each speaker's name.
         speaker: of each row, by number; shape (rows,).
@@ -203,7 +210,9 @@ class Traits:
     chars: npt.NDArray[np.int32]
     importance: npt.NDArray[np.float32]
     days: npt.NDArray[np.int32]
-    by_user: npt.NDArray[np.bool_]
+    told: npt.NDArray[np.bool_]
+    is_result: npt.NDArray[np.bool_]
+    calls: npt.NDArray[np.bool_]
     unnamed_assistant: npt.NDArray[np.bool_]
     said: npt.NDArray[np.bool_]
     seqs: npt.NDArray[np.int64]
@@ -222,7 +231,7 @@ class Traits:
         self.sessions = NameColumn(rows, "session", kept, getattr(earlier, "sessions", None))
         self.named = NameColumn(rows, "speaker", kept, getattr(earlier, "named", None))
         self.speakers, self.speaker = self.named.numbers, self.named.column
-        self.before, self.after = _neighbours(self.sessions.column, self.seqs)
+        self.before, self.after = _neighbours(self.sessions.column, self.seqs, self.is_result)
 
     def joined(self, others: Traits, follow: Sequence[tuple[int, int]]) -> Traits:
         """The traits of these rows and, behind them, of others.
@@ -329,11 +338,14 @@ def asks(text: str) -> bool:
 
 
 def _neighbours(
-    sessions: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]
+    sessions: npt.NDArray[np.int32],
+    seqs: npt.NDArray[np.int64],
+    is_result: npt.NDArray[np.bool_],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The places of the messages before and after each; only messages have neighbours.
 
-    A neighbour that is not there has the place after the last.
+    A neighbour that is not there has the place after the last. Before all results of a message's
+    calls is that message.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -345,4 +357,10 @@ def _neighbours(
     follow &= seqs[first] > 0
     first, second = first[follow], second[follow]
     before[second], after[first] = first, second
+    results = np.append(is_result, False)
+    for _ in range(_MOST_PARALLEL):
+        behind = (is_result & results[before]).nonzero()[0]
+        if not len(behind):
+            break
+        before[behind] = before[before[behind]]
     return before, after

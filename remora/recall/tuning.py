@@ -50,6 +50,7 @@ _TRIED: Mapping[str, tuple[float, ...]] = {
     "question_penalty": (0.0, 0.15, 0.3, 0.5),
     "speaker_prior": (1.0, 1.25, 1.5, 2.0),
     "user_prior": (1.0, 1.25, 1.5, 2.0, 3.0),
+    "identifier_bonus": (0.0, 0.5, 1.0, 2.0),
     "time_bonus": (1.0, 1.15, 1.3, 1.6, 2.0),
 }
 """All weights but `turn_weight`, which is the unit: twice all weights is the same ranking."""

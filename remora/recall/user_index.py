@@ -28,7 +28,15 @@ from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import asks_for_several
 from remora.recall.near import Vocabulary
 from remora.recall.question import Question, weigh_words
-from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_row, with_days
+from remora.recall.ranking import (
+    Matches,
+    Ranking,
+    ScoreList,
+    rank,
+    size_of_row,
+    weigh_identifiers,
+    with_days,
+)
 from remora.recall.traits import Kept, NameColumn, Traits, rank_order
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
@@ -53,6 +61,7 @@ MAX_ON_LOOP = 5_000
 
 _TEXTS = ("turn", "window")
 Number = TypeVar("Number", bound="np.generic")
+_HEAD_WORDS = 4  # of a line: a date, and who says it
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
 
@@ -320,6 +329,8 @@ def find_matches(
         1.0 if other_language else _coverage(found, question, traits.stems_of_names, len(eligible)),
         other_language=other_language,
         grouped=searched.sessions.numbers if asked else None,
+        identified=weigh_identifiers([_holds_all(parts, one) for one in question.identifiers]),
+        novelty=_judge_novelty(found["turn"], len(question.stems)) if question.asks else None,
     )
 
 
@@ -386,6 +397,29 @@ def _rarer_forms(question: Question, counts: npt.NDArray[np.int64]) -> list[int]
             most = max(places, key=counts.__getitem__)
             rarer += [place for place in places if place != most]
     return rarer
+
+
+def _holds_all(parts: Sequence[UserIndex], stems: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which messages hold all of these words."""
+    hashes = make_terms(stems).hashes
+    found = _look_up(parts, hashes)["turn"]
+    counts = joined([one.sums(one.places >= 0) for one in found])
+    there: npt.NDArray[np.bool_] = counts == len(hashes)
+    return there
+
+
+def _judge_novelty(found: Sequence[Postings], own: int) -> npt.NDArray[np.float64]:
+    """See `Matches.novelty`; the question's own words come first among those that were looked up.
+
+    A message loses half of its score if it has no other word, a quarter if it has one.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    asked = np.arange(len(found[0].counts)) < own
+    repeated = [one.sums(one.times * one.of_each(asked)) for one in found]
+    others = joined([one.index.lengths for one in found]) - _HEAD_WORDS - joined(repeated)
+    novel = np.maximum(others, 0.0)
+    return (novel + 0.5) / (novel + 1.0)
 
 
 def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -12,8 +12,9 @@ from benchmarks.recall import judged
 from benchmarks.recall_contexts import judged_contexts
 from benchmarks.recall_data import Answer, Question, read_questions, read_unanswerable
 from benchmarks.reference import Bm25, Reference, words
-from benchmarks.synthetic.__main__ import CHATS
+from benchmarks.synthetic.__main__ import CHATS, DESK
 from benchmarks.synthetic.chats import make_chats, to_jsonl
+from benchmarks.synthetic.desk import make_desk
 from remora.cli.reader import read_conversations
 from tests.programs import run_program
 
@@ -136,6 +137,24 @@ def test_the_synthetic_chats_are_what_their_generator_makes() -> None:
     lists = [one for one in questions if one.category in {"list", "count"}]
     for one in lists:
         assert len({session for session, _ in one.evidence}) == len(one.evidence) >= 3
+
+
+def test_the_synthetic_desk_is_what_its_generator_makes() -> None:
+    """Each question's evidence is of the role that its category says."""
+    assert DESK.read_text(encoding="utf-8") == to_jsonl(make_desk())
+    conversations = read_conversations(DESK)
+    assert conversations.bad == []
+    questions = read_questions(DESK, conversations)
+    assert len(questions) == 115
+    for one in questions:
+        roles = {
+            conversations.sessions[key][seq - 1].message["role"]
+            for session, seq in one.evidence
+            for key in conversations.sessions
+            if key.session == session
+        }
+        wanted = {"said": {"user"}, "call": {"assistant", "tool"}}.get(one.category, {"tool"})
+        assert roles == wanted, one
 
 
 def test_the_figures_are_what_they_are_called() -> None:

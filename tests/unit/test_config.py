@@ -232,6 +232,7 @@ MAY_BE_ZERO = {
     "long_term.gather_s",
     "long_term.max_user_rows",
     "recall.answer_bonus",
+    "recall.identifier_bonus",
     "retention.forgotten_s",
     "recall.unindexed_rows",
     "recall.cache",
