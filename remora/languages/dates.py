@@ -13,10 +13,11 @@ from datetime import date, timedelta
 
 import msgspec
 
+from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 
-__all__ = ["Period", "find_periods"]
+__all__ = ["Period", "asks_of_days_alone", "find_periods"]
 
 _MOST_CHARS = 1_000
 _MOST_NORMALIZED = 2_000  # a few letters become 18 when they are normalized
@@ -49,6 +50,23 @@ def find_periods(text: str, today: int) -> list[Period]:
         text: a question, or a message.
         today: the day on which it was asked, or said, as days since the epoch.
     """
+    return _read_periods(text, today)[0]
+
+
+def asks_of_days_alone(question: str, today: int) -> bool:
+    """Whether a question names days, and nothing else that could be looked for.
+
+    As "What did I tell you yesterday?", "Worüber haben wir letzte Woche gesprochen?".
+    """
+    found, rest = _read_periods(question, today)
+    return bool(found) and not any(
+        word not in _SAYING and word not in _SAID_LITTLE
+        for word in _WORD.findall(rest if rest.isascii() else _HAN_SAYING.sub(" ", rest))
+    )
+
+
+def _read_periods(text: str, today: int) -> tuple[list[Period], str]:
+    """The days that a text names, and the text without them, as it was read."""
     text = text[:_MOST_CHARS].lower()
     if not text.isascii():
         text = fold_accents(text)[:_MOST_NORMALIZED]
@@ -58,7 +76,7 @@ def find_periods(text: str, today: int) -> list[Period]:
     if not text.isascii():
         words.add(_HAN)
     if words.isdisjoint(_FIRST_WORDS):
-        return []
+        return [], text
     now = _day(today)
     found: list[Period] = []
     for first_words, compiled, read in _PATTERNS:
@@ -72,7 +90,7 @@ def find_periods(text: str, today: int) -> list[Period]:
             except (ValueError, OverflowError):  # 31 February, or the year 0
                 continue
         text = pattern.sub(_blank, text)
-    return list(dict.fromkeys(found))[:_MOST_PERIODS]
+    return list(dict.fromkeys(found))[:_MOST_PERIODS], text
 
 
 # -- calendar -----------------------------------------------------------------------------
@@ -396,6 +414,28 @@ def _patterns() -> Iterator[tuple[Iterable[str], str, Read]]:
     year = r"(?:year\s+|jahr\s+|jahre\s+|ano\s+)?"
     yield {_DIGIT}, rf"\b(?:{_IN}|as\s+of\s+){year}(?P<year>{_Y})\b", _read_year
 
+
+_WORD = re.compile("[a-z]+|[^\\W_a-z]+")
+_SAYING_TEXT = """
+    tell told say said ask asked talk talked talking speak spoke spoken discuss discussed discussing
+    mention mentioned chat chatted write wrote conversation conversations message messages remember
+    recall happen happened new news anything something things stuff thing else please summarize
+    summarise list show find
+    sage sagte gesagt sagen erzahlt erzahlte erzahlen gefragt fragte gesprochen sprachen geredet
+    besprochen erwahnt geschrieben passiert unterhalten woruber worum ging gespräch
+    dit dire parle parler parlions demande demander raconte raconter discute discuter ecrit passe
+    dije dijiste dicho decir conte contado hablado hablamos hablar pregunte preguntado comentado
+    discutimos escribi paso
+"""
+_SAYING = frozenset(_SAYING_TEXT.split())
+_SAID_LITTLE = frozenset(
+    fold_accents(word) for language in ("en", "de", "fr", "es") for word in FUNCTION_WORDS[language]
+) | {"s", "d", "l", "m"}
+_HAN_SAYING = re.compile(
+    "私|僕|俺|たち|あなた|何|なに|どんな|こと|話|会話|言|聞|教え|伝え|質問|し|まし|た|を|は|が|に|の|"
+    "って|か|て|い|っ|う|わ|え|つ|と|で|ん|だ|ね|よ|"
+    "我|你|您|们|們|什么|什麼|哪些|说|說|过|過|了|的|跟|和|对|對|告诉|告訴|问|問|聊|谈|談|讨论|討論|些|呢|吗|嗎"
+)
 
 _PATTERNS = tuple((frozenset(words), late(one), read) for words, one, read in _patterns())
 _FIRST_WORDS = frozenset[str]().union(*(words for words, _, _ in _PATTERNS))

@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["day_of", "of_days_named", "time_stems"]
+__all__ = ["day_of", "of_days_named", "time_stems", "weigh_messages"]
 
 _LOOKED_AT = 100  # messages in which days are looked for; 10 µs each, 50 with some
+_TELLING_CHARS = 60  # a message of so many says something
 _YEARS = 100  # back, in which a month without a year is looked for
 _MONTH = 31
 _MOST_CHARS = 2_000  # of a question, whose patterns take 4 ms at most
@@ -129,6 +130,22 @@ def of_days_named(
             told = find(rows[place])
             found[place] = any(_is_of(event, one) for event in told for one in named)
     return found
+
+
+def weigh_messages(
+    chosen: npt.NDArray[np.bool_], chars: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float64]:
+    """What chosen messages count by their lengths, up to 1; the others 0; shape (rows,).
+
+    "OK, thanks" says nothing of a day.
+
+    Args:
+        chosen: shape (rows,).
+        chars: of each; shape (rows,).
+    """
+    import numpy as np  # noqa: PLC0415
+
+    return np.where(chosen, np.minimum(chars / _TELLING_CHARS, 1.0), 0.0)
 
 
 def _latest(period: Period, days: npt.NDArray[np.int32]) -> Period | None:

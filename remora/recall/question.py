@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remora.actors.policies.bm25 import stem_words, surface_words, words
-from remora.languages.dates import Period, find_periods
+from remora.languages.dates import Period, asks_of_days_alone, find_periods
 from remora.languages.detection import language_of
+from remora.languages.personal import find_matter
 from remora.languages.search_words import question_forms, reading_size
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.identifiers import find_identifiers
@@ -47,17 +48,24 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         vector: its unit vector, shape (dimension,); None for the words alone.
         vocabulary: in which the words near its words are looked for; None for no near words.
         periods: the days that it names.
+        of_days_alone: it names nothing else; see `asks_of_days_alone`.
     """
 
     text: str
     vector: Vector | None = None
     vocabulary: Vocabulary | None = None
     periods: Sequence[Period] = ()
+    of_days_alone: bool = False
 
     @cached_property
     def language(self) -> str:
         """Its language, as an ISO 639-1 code; empty if it shows none."""
         return language_of(self.text)
+
+    @cached_property
+    def matter(self) -> str:
+        """What of its asker it asks about; see `find_matter`."""
+        return find_matter(self.text)
 
     @property
     def asks(self) -> bool:
@@ -91,6 +99,11 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     def is_long(self) -> bool:
         """Whether finding its words would hold the event loop for too long."""
         return reading_size([self.text]) > _LONG
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether messages are read for it, which takes some milliseconds."""
+        return bool(self.periods or self.matter)
 
     @cached_property
     def searched(self) -> str:
@@ -150,7 +163,9 @@ async def ask(
     """
     question = Question(text)
     if today is not None:
-        question = Question(text, periods=find_periods(text, today))
+        periods = find_periods(text, today)
+        alone = bool(periods) and asks_of_days_alone(text, today)
+        question = Question(text, periods=periods, of_days_alone=alone)
     if embedder is None or not text.strip():
         return question
     vector = (await embed_texts(embedder, [text]))[0]

@@ -11,6 +11,9 @@ message gains less. Then the speaker and the kind of message are weighed:
 * questions are more often about what a user said, or a tool found, than about what an assistant
   said;
 * a tool's result answers its call;
+* what a user states of the matter that a question about themselves asks
+  (`remora.recall.statements`), and what was said on the days that it asks of alone, is an answer
+  without a word of it;
 * a message that has an identifier of the question (`remora.recall.identifiers`) is about it;
 * a message that repeats words of a question, and says little else, is no answer.
 
@@ -37,12 +40,11 @@ import msgspec
 
 from remora.actors.policies.text_index import rarity
 from remora.config import RecallConfig
-from remora.languages.dates import Period
-from remora.languages.detection import language_of
-from remora.recall.days import of_days_named
-from remora.recall.identifiers import find_identifiers
+from remora.recall.days import of_days_named, weigh_messages
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import MOST_BETTER, asks_for_several, better_in_group
+from remora.recall.question import Question
+from remora.recall.statements import find_statements
 from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
@@ -63,7 +65,7 @@ __all__ = [
     "size_of_row",
     "size_of_rows",
     "weigh_identifiers",
-    "with_days",
+    "with_answers",
 ]
 
 _FEWEST_JUDGED = 30  # candidates below which agreement cannot be judged
@@ -71,6 +73,8 @@ _LEAST_TRUST = 0.2
 _AT_ONCE = 32  # ranked rows made at a time
 _ROW_BYTES = 480  # of a row's object, its numbers and dates
 _LISTS = ("turn", "window", "vector")
+_NO_QUESTION = Question("")
+_ANSWER = 1.5  # what all lists and the session together give at most
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -105,6 +109,8 @@ class Matches(msgspec.Struct, frozen=True):
         grouped: the session of each row, by number, negative for none, shape (rows,); None if the
             question does not ask for several things.
         coverage: see `Ranking`.
+        answers: what each row counts that is an answer whether or not a list found it, 0 to 1,
+            shape (rows,); None if that is not known of any.
         identified: how much of the question's identifiers each row has, 0 to 1, the rare ones more;
             shape (rows,); None if it has none.
         novelty: a factor for rows that say little but words of the question, up to 1, shape
@@ -120,6 +126,7 @@ class Matches(msgspec.Struct, frozen=True):
     other_language: bool = False
     dated: npt.NDArray[np.bool_] | None = None
     grouped: npt.NDArray[np.integer] | None = None
+    answers: Numbers | None = None
     identified: Numbers | None = None
     novelty: Numbers | None = None
 
@@ -181,20 +188,18 @@ class Ranking(msgspec.Struct, frozen=True):
 def fuse(
     candidates: Sequence[Candidate],
     config: RecallConfig,
-    query: str = "",
+    question: Question = _NO_QUESTION,
     *,
     gain: float = 1.0,
-    periods: Sequence[Period] = (),
 ) -> Ranking:
     """Rank what a store found; of equals, the more important comes first, then the earlier.
 
     Args:
         candidates: what the store's searches found.
         config: weights.
-        query: the question; speakers that it names count for more.
+        question: what is asked; speakers that it names count for more.
         gain: factor on the score of the most important; the least important is divided by it, and
             importance 0.5 changes nothing.
-        periods: the days that the question names.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -208,23 +213,22 @@ def fuse(
         ]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
-    language = language_of(query)
     traits = Traits(rows)
     known = main_languages(rows, traits.findings.language)
-    other_language = is_other_language(language, known)
+    other_language = is_other_language(question.language, known)
     matches = Matches(
         lists,
         other_language=other_language,
-        grouped=_grouped(query, language, rows),
+        grouped=_grouped(question, rows),
         identified=weigh_identifiers(
             [
                 np.array([_holds(one.row.turn, stems) for one in ordered], np.bool_)
-                for stems in find_identifiers(query)
+                for stems in question.identifiers
             ]
         ),
     )
-    matches = with_days(matches, periods, rows, traits, np.ones(len(rows), np.bool_))
-    ranking = rank(rows, traits, matches, config, query, gain=gain)
+    matches = with_answers(matches, question, rows, traits, np.ones(len(rows), np.bool_))
+    ranking = rank(rows, traits, matches, config, question.text, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
 
 
@@ -255,6 +259,9 @@ def rank(
     found, asking = np.zeros((2, len(base)), np.bool_)
     for one in lists.values():
         found[one.places] = True
+    if matches.answers is not None:
+        base[:-1] += _ANSWER * matches.answers
+        found[:-1] |= matches.answers > 0
     places = found.nonzero()[0]
     if config.floor:
         places = places[_matched(matches, len(base), config.floor)[places]]
@@ -320,8 +327,8 @@ def rank(
 def _matched(matches: Matches, rows: int, floor: float) -> npt.NDArray[np.bool_]:
     """Which rows have to do with the question.
 
-    They or their neighbours have a word of it, they are of a day that it names, or they are near it
-    in meaning.
+    They or their neighbours have a word of it, they are of a day that it names, they are near it in
+    meaning, or they answer it without any of that.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -330,30 +337,41 @@ def _matched(matches: Matches, rows: int, floor: float) -> npt.NDArray[np.bool_]
         matched[one.places[one.scores >= floor if name == "vector" else one.scores > 0]] = True
     if matches.dated is not None:
         matched[: len(matches.dated)] |= matches.dated
+    if matches.answers is not None:
+        matched[: len(matches.answers)] |= matches.answers > 0
     return matched
 
 
-def with_days(
+def with_answers(
     matches: Matches,
-    periods: Sequence[Period],
+    question: Question,
     rows: Sequence[MemoryRow],
     traits: Traits,
     eligible: npt.NDArray[np.bool_],
 ) -> Matches:
-    """The matches with the rows that are of the days which a question names.
+    """The matches with the rows that answer whatever their words are.
+
+    They are of the days which the question names, or state what it asks of its asker.
 
     Args:
         matches: what was found.
-        periods: the days.
+        question: what is asked.
         rows: all rows that places refer to.
         traits: their traits.
         eligible: which rows are searched, shape (rows,).
     """
-    if not periods:
+    if question.matter:
+        stated = find_statements(question.matter, rows, eligible)
+        matches = msgspec.structs.replace(matches, answers=stated)
+    if not question.periods:
         return matches
     best = matches.lists["turn"]
     candidates = best.places[(-best.scores).argsort(kind="stable")]
-    dated = of_days_named(periods, rows, traits.days, eligible, candidates, traits.findings.periods)
+    find = traits.findings.periods
+    dated = of_days_named(question.periods, rows, traits.days, eligible, candidates, find)
+    if question.of_days_alone and dated is not None:
+        answers = weigh_messages(dated & eligible, traits.chars)
+        matches = msgspec.structs.replace(matches, answers=answers)
     return msgspec.structs.replace(matches, dated=dated)
 
 
@@ -380,11 +398,9 @@ def _holds(text: str, stems: Sequence[str]) -> bool:
     return all(one in text for one in stems)
 
 
-def _grouped(
-    query: str, language: str, rows: Sequence[MemoryRow]
-) -> npt.NDArray[np.integer] | None:
+def _grouped(question: Question, rows: Sequence[MemoryRow]) -> npt.NDArray[np.integer] | None:
     """See `Matches.grouped`."""
-    if not asks_for_several(query, language):
+    if not asks_for_several(question.text, question.language):
         return None
     import numpy as np  # noqa: PLC0415
 

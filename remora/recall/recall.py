@@ -439,9 +439,9 @@ class Recall:
                 lists_of_words=lists,
             )
             candidates = await run_in_thread_if(True, add)
-        rank = partial(fuse, candidates, config, query, gain=self._gain, periods=asked.periods)
+        rank = partial(fuse, candidates, config, asked, gain=self._gain)
         large = size > _CHARACTERS_IN_THREAD or len(candidates) > _RANKED_ON_LOOP
-        large = large or bool(asked.periods)  # days are looked for in the texts
+        large = large or asked.reads_texts
         return await run_in_thread_if(large, rank)
 
 

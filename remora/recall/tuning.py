@@ -21,7 +21,7 @@ import msgspec
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
 from remora.recall.question import Question
-from remora.recall.ranking import Matches, rank
+from remora.recall.ranking import Matches, rank, with_answers
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
 from remora.storage.ports import MemoryRow, Vector
 
@@ -153,6 +153,7 @@ async def prepare_questions(
         query = without_surrogates(text)
         asked = await ask(query)
         matches = find_matches(searched, asked, eligible, wide)
+        matches = with_answers(matches, asked, index.rows, index.traits, eligible)
         wanted = [frozenset(index.place_of[id_] for id_ in ids) for ids in relevant]
         found.append(LabelledQuestion(user, query, index, matches, wanted))
     return found

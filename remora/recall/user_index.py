@@ -35,7 +35,7 @@ from remora.recall.ranking import (
     rank,
     size_of_row,
     weigh_identifiers,
-    with_days,
+    with_answers,
 )
 from remora.recall.traits import Kept, NameColumn, Traits, rank_order
 from remora.runtime.concurrency import run_in_thread_if
@@ -68,9 +68,10 @@ _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of 
 def is_large_search(rows: int, question: Question) -> bool:
     """Whether searching so many rows would hold the event loop for too long.
 
-    If the question names days, they are looked for in the texts of messages: 1.6 ms a long one.
+    If the question names days, they are looked for in the texts of messages: 1.6 ms a long one;
+    and so are statements of what it asks of its asker.
     """
-    return rows > MAX_ON_LOOP or question.is_long or bool(question.periods)
+    return rows > MAX_ON_LOOP or question.is_long or question.reads_texts
 
 
 class UserIndex:
@@ -288,7 +289,7 @@ def search_rows(
         eligible &= ~left_out
     matches = find_matches(searched, question, eligible, config)
     rows, traits = searched.rows, searched.traits
-    matches = with_days(matches, question.periods, rows, traits, eligible)
+    matches = with_answers(matches, question, rows, traits, eligible)
     return rank(rows, traits, matches, config, question.text, gain=gain)
 
 

@@ -174,7 +174,7 @@ async def both_orders(question: str, *, date_bonus: float) -> tuple[list[int], l
     config = RecallConfig(date_bonus=date_bonus)
     ranking = await UserIndex(ROWS, None).rank(asked, EVERYTHING, config)
     candidates = [Candidate(one, {"turn": 1.0, "window": 1.0}) for one in ROWS]
-    stored = fuse(candidates, config, question, periods=asked.periods)
+    stored = fuse(candidates, config, asked)
     return [one.row.seq for one in ranking], [one.row.seq for one in stored]
 
 

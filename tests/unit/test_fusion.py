@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.config import RecallConfig
+from remora.recall.question import Question
 from remora.recall.ranking import fuse
 from remora.recall.traits import asks, question_share, speakers_named
 from remora.storage.ports import Candidate
@@ -34,7 +35,7 @@ def candidate(
 
 
 def order(candidates: list[Candidate], query: str = "", **config: Any) -> list[int]:
-    return [one.row.seq for one in fuse(candidates, RecallConfig(**config), query)]
+    return [one.row.seq for one in fuse(candidates, RecallConfig(**config), Question(query))]
 
 
 def test_a_named_speaker_comes_first() -> None:
@@ -178,11 +179,11 @@ def test_every_candidate_once_and_in_one_order(
     """S2.29: whatever the lists held and in whichever order, each message comes out once, best
     first, always the same.
     """
-    ranked = list(fuse(candidates, RecallConfig(), "what did Ann say?"))
+    ranked = list(fuse(candidates, RecallConfig(), Question("what did Ann say?")))
     assert sorted(one.row.id for one in ranked) == sorted(one.row.id for one in candidates)
     assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
     shuffled = list(candidates)
     rng.shuffle(shuffled)
-    again = list(fuse(shuffled, RecallConfig(), "what did Ann say?"))
+    again = list(fuse(shuffled, RecallConfig(), Question("what did Ann say?")))
     assert [one.score for one in again] == pytest.approx([one.score for one in ranked])
     assert all(0 <= value <= 1 for one in ranked for value in one.parts.values())

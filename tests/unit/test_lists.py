@@ -98,7 +98,7 @@ async def both_orders(question: str, rows: list[MemoryRow], spread: float) -> li
     ranking = await UserIndex(rows, None).rank(Question(question), EVERYTHING, config)
     scores = {one.row.id: one.score for one in ranking}
     found = [Candidate(one, {"turn": scores.get(one.id, 0.0)}) for one in rows]
-    stored = fuse(found, config, question)
+    stored = fuse(found, config, Question(question))
     assert [one.score for one in stored] == sorted((one.score for one in stored), reverse=True)
     return [[one.row.session for one in ranking], [one.row.session for one in stored]]
 

@@ -1,0 +1,92 @@
+"""Questions about their asker, and what states the answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.languages.dates import asks_of_days_alone
+from remora.languages.personal import find_matter, states
+
+TODAY = 20_700
+
+
+@pytest.mark.parametrize(
+    ("question", "matter", "statement"),
+    [
+        ("Where do I live?", "home", "I moved to Lisbon."),
+        ("Which city am I based in?", "home", "we've just relocated to Ghent"),
+        ("whats my address", "home", "My new address is 4 Mill Lane."),
+        ("who am i", "name", "Hi, my name is Ada."),
+        ("What do I do?", "work", "I'm a software developer, by the way"),
+        ("Who do I work for?", "work", "I started at my new job on Monday."),
+        ("What is my phone number?", "number", "I have a new number: +351 933 222 111"),
+        ("How old am I?", "age", "I turned 41 last week!"),
+        ("Do I have any siblings?", "family", "My brother is visiting."),
+        ("Where am I from?", "origin", "I grew up near Pécs."),
+        ("What are my hobbies?", "likes", "I love restoring radios."),
+        ("What can't I eat?", "food", "I'm allergic to sesame."),
+        ("Wo wohne ich?", "home", "Wir sind nach Köln gezogen."),
+        ("Wie heiße ich?", "name", "Ich heiße Jörg."),
+        ("Où est-ce que j’habite ?", "home", "Nous avons déménagé à Lyon."),
+        ("Comment je m'appelle ?", "name", "Je m’appelle Zoé."),
+        ("¿Dónde vivo?", "home", "Me he mudado a Vigo."),
+        ("¿A qué me dedico?", "work", "Trabajo como panadero."),
+        ("私はどこに住んでいますか？", "home", "先月、札幌に引っ越しました。"),
+        ("私の趣味は何？", "likes", "趣味は釣りです"),
+        ("我住在哪里？", "home", "我搬到杭州了。"),
+        ("我叫什么名字？", "name", "我叫李雷。"),
+        ("Where do I live?", "home", "Wir wohnen in Bremen."),  # of another language
+    ],
+)
+def test_a_question_and_a_statement(question: str, matter: str, statement: str) -> None:
+    assert find_matter(question) == matter
+    assert states(matter)(statement)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Where does my brother live?",
+        "What do I do when the printer jams?",
+        "Who am I meeting tomorrow?",
+        "What is the number of the order?",
+        "",
+    ],
+)
+def test_other_questions_are_of_no_matter(question: str) -> None:
+    assert not find_matter(question)
+
+
+@pytest.mark.parametrize(
+    ("matter", "text"),
+    [
+        ("home", "I would like to live more healthily."),
+        ("home", "My brother's band plays live music."),
+        ("home", "I moved on."),
+        ("work", "I am a bit over it."),
+        ("age", "I am 30 minutes late."),
+        ("number", "My lucky number is seven."),
+    ],
+)
+def test_what_is_no_statement(matter: str, text: str) -> None:
+    assert not states(matter)(text)
+
+
+@pytest.mark.parametrize(
+    ("question", "alone"),
+    [
+        ("What did I tell you yesterday?", True),
+        ("what did we talk about last week", True),
+        ("Worüber haben wir letzte Woche gesprochen?", True),
+        ("De quoi avons-nous parlé hier ?", True),
+        ("¿Qué te dije ayer?", True),
+        ("昨日何を話しましたか？", True),
+        ("昨天我跟你说了什么？", True),
+        ("What did I say in March about the kitchen?", False),
+        ("What did I eat yesterday?", False),
+        ("昨天我吃了什么？", False),
+        ("What did I tell you?", False),
+    ],
+)
+def test_questions_of_days_alone(question: str, *, alone: bool) -> None:
+    assert asks_of_days_alone(question, TODAY) == alone
