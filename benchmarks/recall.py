@@ -4,12 +4,11 @@
         [--limit N] [--facts FILE] [--json OUT] [--check]
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
-``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``. LoCoMo
-(snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
-(ShishirPatil/gorilla) can be written that way. Without it, the two sets of `benchmarks.synthetic`
-are taken: chats, and a desk's tool calls and results. ``--check`` holds the figures against
-`benchmarks/bars.toml`, and exits with 1 if one is missed. Questions without evidence are left out;
-of those without an answer (category 5 or
+``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``; or a published set as it
+is downloaded: LoCoMo, LongMemEval, BEAM or MemoryAgentBench (`benchmarks.recall_readers` says which
+files). Without it, the two sets of `benchmarks.synthetic` are taken: chats, and a desk's tool calls
+and results. ``--check`` holds the figures against `benchmarks/bars.toml`, and exits with 1 if one
+is missed. Questions without evidence are left out; of those without an answer (category 5 or
 ``unanswerable``) only the size of what `load` recalls is measured.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
@@ -62,9 +61,11 @@ from benchmarks.recall_contexts import (
 )
 from benchmarks.recall_data import Answer, Place, Question, Rows, read_questions, read_unanswerable
 from benchmarks.recall_facts import GivenFacts, place_of
+from benchmarks.recall_readers import is_published, read_published
 from benchmarks.reference import Reference
 from benchmarks.speed.bars import read_bars
 from benchmarks.synthetic.__main__ import CHATS, DESK
+from benchmarks.synthetic.chats import to_jsonl
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.replay import percentile, replay
@@ -418,13 +419,18 @@ def main() -> None:
 
 
 def measure_set(path: Path, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Measure one file, and print its figures; None if it is skipped."""
-    if not path.is_file():
+    """Measure one set, and print its figures; None if it is skipped."""
+    if not path.exists():
         print(
             f"skipped: there is no file {path}; docs/reference/replay-format.md says what it holds",
             file=sys.stderr,
         )
         return None
+    if is_published(path):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = Path(folder, path.with_suffix(".jsonl").name)
+            rows.write_text(to_jsonl(read_published(path)), encoding="utf-8")
+            return measure_set(rows, options)
     conversations = read_conversations(path)
     questions = read_questions(path, conversations)
     unanswerable = read_unanswerable(path, conversations)

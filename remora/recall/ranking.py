@@ -20,6 +20,8 @@ message gains less. Then the speaker and the kind of message are weighed:
 If a question asks for several things (`remora.recall.lists`), a message loses a share of its score
 for each better one of its session.
 
+Of the first, the newest of statements about one matter comes first (`remora.recall.newest`).
+
 A vector list that does not agree with the text lists loses weight: an embedder that is broken, or
 made for another language, would otherwise push good messages down. Reciprocal rank fusion,
 LanceDB's default, was worse than the better of its own lists on every set; preferring recent
@@ -43,6 +45,7 @@ from remora.config import RecallConfig
 from remora.recall.days import of_days_named, weigh_messages
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import MOST_BETTER, asks_for_several, better_in_group
+from remora.recall.newest import DEPTH, order_newest_first
 from remora.recall.question import Question
 from remora.recall.statements import find_statements
 from remora.recall.traits import Traits, rank_order, speakers_named
@@ -68,7 +71,7 @@ __all__ = [
     "with_answers",
 ]
 
-_FEWEST_JUDGED = 30  # candidates below which agreement cannot be judged
+_FEWEST_JUDGED = 30  # candidates below which their spread says nothing
 _LEAST_TRUST = 0.2
 _AT_ONCE = 32  # ranked rows made at a time
 _ROW_BYTES = 480  # of a row's object, its numbers and dates
@@ -228,7 +231,7 @@ def fuse(
         ),
     )
     matches = with_answers(matches, question, rows, traits, np.ones(len(rows), np.bool_))
-    ranking = rank(rows, traits, matches, config, question.text, gain=gain)
+    ranking = rank(rows, traits, matches, config, question, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
 
 
@@ -237,7 +240,7 @@ def rank(
     traits: Traits,
     matches: Matches,
     config: RecallConfig,
-    query: str = "",
+    question: Question = _NO_QUESTION,
     *,
     gain: float = 1.0,
 ) -> Ranking:
@@ -248,13 +251,13 @@ def rank(
         traits: their traits.
         matches: what they found.
         config: weights.
-        query: what was asked.
+        question: what was asked.
         gain: see `fuse`.
     """
     import numpy as np  # noqa: PLC0415
 
     lists = {name: matches.lists[name] for name in _LISTS if name in matches.lists}
-    parts = {name: _scale(one) for name, one in lists.items()}
+    parts = {name: _scale(one, of_words=name != "vector") for name, one in lists.items()}
     base = _add_lists(lists, parts, len(rows), config, trusted=matches.other_language)
     found, asking = np.zeros((2, len(base)), np.bool_)
     for one in lists.values():
@@ -285,7 +288,7 @@ def rank(
     score += near * np.where(
         whole, 1.0, np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
     )
-    for speaker in speakers_named(query, traits.speakers):
+    for speaker in speakers_named(question.text, traits.speakers):
         score[traits.speaker[places] == traits.speakers[speaker]] *= config.speaker_prior
     if people:
         score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
@@ -308,6 +311,11 @@ def rank(
         score *= factors[better_in_group(matches.grouped[places])]
         order = (-score).argsort(kind="stable")
         places, score = places[order], score[order]
+    if matches.dated is None:
+        first = [rows[place] for place in places[:DEPTH].tolist()]
+        newest = order_newest_first(question.text, question.stems, first, score[:DEPTH].tolist())
+        if newest is not None:
+            places[: len(newest)] = places[newest]
     columns = {}
     for name, part in parts.items():
         base.fill(np.nan)
@@ -447,14 +455,16 @@ def _add_lists(
     return base
 
 
-def _scale(found: ScoreList) -> Numbers:
-    """Min-max over what the list found."""
+def _scale(found: ScoreList, *, of_words: bool) -> Numbers:
+    """Min-max over what the list found; of few found by words, the worst is not worth nothing."""
     import numpy as np  # noqa: PLC0415
 
     scores = found.scores
     if not len(scores):
         return scores
-    low, high = np.minimum.reduce(scores), np.maximum.reduce(scores)
+    few = of_words and len(scores) < _FEWEST_JUDGED
+    low = 0.0 if few else np.minimum.reduce(scores)
+    high = np.maximum.reduce(scores)
     return (scores - low) / (high - low) if high > low else np.ones(len(scores))
 
 

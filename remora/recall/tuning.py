@@ -63,14 +63,14 @@ class LabelledQuestion(msgspec.Struct, frozen=True):
 
     Attributes:
         user: whose memories are searched.
-        text: the question.
+        question: what is asked.
         index: the user's rows.
         matches: what the searches found in them.
         wanted: for each relevant memory, the places of the rows that hold it.
     """
 
     user: str
-    text: str
+    question: Question
     index: UserIndex
     matches: Matches
     wanted: Sequence[frozenset[int]]
@@ -155,7 +155,7 @@ async def prepare_questions(
         matches = find_matches(searched, asked, eligible, wide)
         matches = with_answers(matches, asked, index.rows, index.traits, eligible)
         wanted = [frozenset(index.place_of[id_] for id_ in ids) for ids in relevant]
-        found.append(LabelledQuestion(user, query, index, matches, wanted))
+        found.append(LabelledQuestion(user, asked, index, matches, wanted))
     return found
 
 
@@ -257,7 +257,7 @@ def _shares(question: LabelledQuestion, config: RecallConfig, gain: float) -> li
     index, matches = question.index, question.matches
     if not config.session_weight:
         matches = msgspec.structs.replace(matches, sessions=None)
-    ranking = rank(index.rows, index.traits, matches, config, question.text, gain=gain)
+    ranking = rank(index.rows, index.traits, matches, config, question.question, gain=gain)
     position = {place: n for n, place in enumerate(ranking.places[: max(AT)].tolist())}
     last = max(AT)
     firsts = [min(position.get(place, last) for place in one) for one in question.wanted]

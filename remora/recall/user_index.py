@@ -290,7 +290,7 @@ def search_rows(
     matches = find_matches(searched, question, eligible, config)
     rows, traits = searched.rows, searched.traits
     matches = with_answers(matches, question, rows, traits, eligible)
-    return rank(rows, traits, matches, config, question.text, gain=gain)
+    return rank(rows, traits, matches, config, question, gain=gain)
 
 
 def find_matches(

@@ -41,7 +41,7 @@ async def fill(directory: Path, config: Config) -> None:
         for name in USERS:
             for topic in TOPICS:
                 long = f"A {topic} among many other words of a rather long answer about rain"
-                chatter = [f"{topic}, {topic}, {topic} {n}" for n in range(14)]
+                chatter = [f"{topic}, {topic}: {topic} {n} is fine today" for n in range(36)]
                 chatter += [f"{long}, {long.lower()} {n}" for n in range(4)]
                 said = [user(question(name, topic)["relevant"][0])]
                 await runtime.session(name, topic).append(

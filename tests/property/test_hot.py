@@ -329,12 +329,11 @@ def scaled(candidates: Sequence[Candidate]) -> list[dict[str, float]]:
     parts: list[dict[str, float]] = [{} for _ in candidates]
     for name in ("turn", "window", "vector"):
         held = [one.scores[name] for one in candidates if name in one.scores]
+        low = min(held, default=0.0) if name == "vector" or len(held) >= 30 else 0.0
         for part, one in zip(parts, candidates, strict=True):
             if name in one.scores:
                 part[name] = (
-                    (one.scores[name] - min(held)) / (max(held) - min(held))
-                    if max(held) > min(held)
-                    else 1.0
+                    (one.scores[name] - low) / (max(held) - low) if max(held) > low else 1.0
                 )
     return parts
 
@@ -365,20 +364,30 @@ def defined(candidates: Sequence[Candidate], query: str, gain: float) -> dict[st
     people = ("assistant", False) not in roles and any(one.row.speaker for one in candidates)
     base = {
         place(one.row): sum(weights[name] * value for name, value in part.items())
-        * (1.5 if one.row.role == "user" and not people else 1.0)
+        * (1.5 if one.row.role != "assistant" and not people else 1.0)
         for one, part in zip(candidates, parts, strict=True)
     }
-    asking = {place(one.row) for one in candidates if asks(one.row.content)}
+    asking = {
+        place(one.row)
+        for one in candidates
+        if asks(one.row.content) or (one.row.role == "assistant" and "[calls " in one.row.content)
+    }
+    results = {place(one.row) for one in candidates if one.row.role == "tool"}
     named = speakers_named(query, {one.row.speaker for one in candidates})
     scores = {}
     for one in candidates:
         row, (session, seq) = one.row, place(one.row)
-        answers = (session, seq - 1) in asking and (people or row.role == "user")
+        before = seq - 1
+        while row.role == "tool" and (session, before) in results:
+            before -= 1
+        answers = (session, before) in asking and (people or row.role != "assistant")
         near = max(
-            (0.5 if answers else 0.3) * base.get((session, seq - 1), 0.0),
+            (0.5 if answers else 0.3) * base.get((session, before), 0.0),
             0.3 * base.get((session, seq + 1), 0.0),
         )
-        score = base[session, seq] + near * min(1.0, 300 / max(len(row.content), 1))
+        if not (answers and row.role == "tool"):
+            near *= min(1.0, 300 / max(len(row.content), 1))
+        score = base[session, seq] + near
         score *= 1.5 if row.speaker in named else 1.0
         score *= 1 - 0.3 * question_share(row.content) * people
         scores[row.id] = score * gain ** (2 * row.importance - 1)
@@ -392,10 +401,10 @@ def found(draw: st.DrawFn) -> list[Candidate]:
     for number in range(draw(st.integers(0, 60))):
         row = long_term_row(
             f"r{number}",
-            rng.choice(["", "I like maps.", "Do you?", "Yes. Do you? [laughs]", "x" * 700]),
+            rng.choice(["", "I like maps.", "Do you?", "Yes? [laughs]", "[calls f {}]", "x" * 700]),
             seq=rng.choice([0, number]),
             session=rng.choice(["one", "two"]),
-            role=rng.choice(["user", "assistant"]),
+            role=rng.choice(["user", "assistant", "tool"]),
             speaker=rng.choice(["", "Ann", "Bob"]),
             importance=rng.choice([0.0, 0.5, 1.0]),
             created_us=number // 3,
@@ -414,7 +423,7 @@ def test_ranking(candidates: list[Candidate], query: str, gain: float) -> None:
     """S2.28, S2.20, S2.29: a ranking in columns is the ranking row by row; of equals, the more
     important and then the earlier.
     """
-    ranked = list(fuse(candidates, RecallConfig(), query, gain=gain))
+    ranked = list(fuse(candidates, RecallConfig(), Question(query), gain=gain))
     wanted = defined(candidates, query, gain)
     assert {one.row.id: one.score for one in ranked} == pytest.approx(wanted, abs=1e-6)
     assert [one.score for one in ranked] == sorted([one.score for one in ranked], reverse=True)

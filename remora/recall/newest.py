@@ -1,0 +1,99 @@
+"""Of statements about one matter the newest comes first: an older one may no longer be true.
+
+Two messages are about one matter if they have the same words of the question and are alike, or if
+the newer says itself that something changed. A later message that only speaks of the same subject
+is none: it would take the place of what answers. What was found is reordered among the first few
+only, and nothing else: both stay found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from remora.actors.policies.bm25 import words
+from remora.storage.ports import MemoryRow
+
+__all__ = ["DEPTH", "order_newest_first"]
+
+DEPTH = 10
+"""So many of the best are compared."""
+
+# Of the older one's: what is much worse is about something else.
+_LEAST_SCORE, _LEAST_SCORE_OF_CHANGE = 0.6, 0.3
+_ALIKE, _ALIKE_RESULT = 0.4, 0.7  # of their words; results of one tool have the same keys
+_COMPARED_CHARS = 400
+_OF_CHANGE = re.compile(
+    r"^\W*(?:(?:small |quick )?correction|update|actually|scratch that|change of plans?"
+    r"|sorry,? i meant|i was wrong|korrektur|kleine korrektur|correccion|corrección)\b"
+    r"|\bno longer\b|\bnot\b.{1,30}\banymore\b|\bthe old (?:one|number|address)\b"
+    r"|\b(?:has|have|was|were|got|is|been) (?:been |now )?(?:moved|changed|rescheduled|postponed"
+    r"|replaced|cancel+ed|pushed|increased|decreased|raised|lowered) (?:to|by|from)\b"
+    r"|\b(?:changed|switched) (?:it |this |that )?(?:to|from)\b"
+    r"|\bnew (?:number|address|phone|email|password|date|deadline|plan|name|job|boss)\b"
+    r"|\bnicht mehr\b|\bjetzt doch\b|\bne\b.{1,20}\bplus\b|\bya no\b|もう.{1,12}ない|に変わ|に変更"
+    r"|不再|改成|改为|改為|换成|換成",
+    re.IGNORECASE,
+)
+_OF_PAST = re.compile(
+    r"\b(?:first|original(?:ly)?|initial(?:ly)?|used to|before|previous(?:ly)?|old|earlier"
+    r"|zuerst|ursprünglich|früher|vorher|avant|d'abord|auparavant|antes"
+    r"|primero|anterior)\b|最初|以前|前は|原来|原來|之前|一开始",
+    re.IGNORECASE,
+)
+
+
+def order_newest_first(
+    question: str, stems: Sequence[str], rows: Sequence[MemoryRow], scores: Sequence[float]
+) -> list[int] | None:
+    """The places of the first rows in their new order; None if nothing changes.
+
+    Args:
+        question: what is asked; one that asks of the past changes nothing.
+        stems: of its words.
+        rows: the best, best first.
+        scores: theirs.
+    """
+    if len(rows) < 2 or _OF_PAST.search(question) is not None:
+        return None
+    asked = frozenset(stems)
+    said: dict[int, frozenset[str]] = {}
+
+    def words_of(place: int) -> frozenset[str]:
+        if place not in said:
+            said[place] = frozenset(words(rows[place].content[:_COMPARED_CHARS]))
+        return said[place]
+
+    order = list(range(len(rows)))
+    for here in range(len(order)):
+        for there in range(here + 1, len(order)):
+            older, newer = order[here], order[there]
+            one, other = rows[older], rows[newer]
+            if (
+                other.created_us > one.created_us
+                and scores[older] > 0
+                and other.role == one.role != "assistant"
+                and (other.speaker, other.memory_type) == (one.speaker, one.memory_type)
+                and (share := scores[newer] / scores[older]) >= _LEAST_SCORE_OF_CHANGE
+                and _takes_place(words_of(older), words_of(newer), asked, other, share)
+            ):
+                order.insert(here, order.pop(there))
+    return order if order != sorted(order) else None
+
+
+def _takes_place(
+    older: frozenset[str],
+    newer: frozenset[str],
+    asked: frozenset[str],
+    row: MemoryRow,
+    share: float,
+) -> bool:
+    had, has = older & asked, newer & asked
+    if older == newer or not has:
+        return False
+    alike = len(older & newer) / len(older | newer)
+    least = _ALIKE_RESULT if row.role == "tool" else _ALIKE
+    if share >= _LEAST_SCORE and had <= has and alike >= least:
+        return True
+    changes = row.role == "user" and _OF_CHANGE.search(row.content[:_COMPARED_CHARS]) is not None
+    return changes and 2 * len(has) >= len(had)

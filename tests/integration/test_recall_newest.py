@@ -1,0 +1,65 @@
+"""Of what was said about one matter, the newest comes first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from remora import Message, Runtime
+
+pytestmark = pytest.mark.anyio
+
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("question", "older", "newer"),
+    [
+        (
+            "What is my phone number?",
+            "My phone number is 912 345 678 in case the courier asks.",
+            "I have a new number: 933 222 111, the old one is dead.",
+        ),
+        (
+            "What page size does the API use?",
+            "For the API we decided on cursor pagination with a page size of 50.",
+            "Correction: page size is 100, the mobile team asked for it.",
+        ),
+        (
+            "When is my dentist appointment?",
+            "My dentist appointment is on 3 March at 10.",
+            "My dentist appointment is on 9 March at 8.",
+        ),
+        (
+            "Who chairs the chess club?",
+            "The chess club is chaired by Oriol Vidal.",
+            "The chess club is chaired by Lena Marsh.",
+        ),
+    ],
+)
+async def test_the_newest_statement_is_first(
+    tmp_path: Path, question: str, older: str, newer: str
+) -> None:
+    async with Runtime(tmp_path) as runtime:
+        user = runtime.user("ada")
+        others = ("The kitchen is blue now.", "Is there a train to Ghent?", "It rained again.")
+        for day, text in enumerate((older, *others, newer, *others)):
+            said = Message(role="user", content=text, created_at=BEGIN + timedelta(days=day))
+            await user.session(f"day-{day}").append(said)
+        (first,) = await user.recall(question, limit=1)
+        assert first.text == newer
+        found = [one.text for one in await user.recall(question, limit=3)]
+        assert older in found, "what was true before is still found"
+
+
+async def test_a_question_about_the_past_changes_nothing(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        user = runtime.user("ada")
+        for day, name in enumerate(("Oriol Vidal", "Lena Marsh")):
+            text = f"The chess club is chaired by {name}."
+            said = Message(role="user", content=text, created_at=BEGIN + timedelta(days=day))
+            await user.session(f"day-{day}").append(said)
+        (first,) = await user.recall("Who chaired the chess club first?", limit=1)
+        assert "Oriol" in first.text
