@@ -206,6 +206,7 @@ MEMORIES: dict[str, Callable[[World, Any], Awaitable[Any]]] = {
 }
 """Of everybody who has memories."""
 OWN_MEMORIES = MEMORIES | {
+    "instructions": lambda _, who: who.instructions(),
     "remembered": lambda _, who: who.remembered(),
     "recall_many": lambda w, who: who.recall_many([w.text, "tea"]),
     "record": lambda w, who: who.record(said(w.text)),

@@ -69,6 +69,7 @@ from remora.services.contexts import LocalContexts, read_synopsis
 from remora.services.counting import CountingThread
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
+from remora.services.instructions import Instructions
 from remora.services.intake import Intake, attachment_limits
 from remora.services.meters import VerbMeters
 from remora.services.parts import Parts, TransferParts
@@ -177,10 +178,14 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
     caches: list[Callable[[str], None]] = []
     eraser = _build_eraser(base, writers, caches)
     await eraser.resume()
-    recall = add_long_term(base, writers, eraser) if config.long_term.enabled else None
+    instructions = _build_instructions(base)
+    noted = _no_rows if instructions is None else instructions.note_change
+    recall = add_long_term(base, writers, eraser, noted) if config.long_term.enabled else None
     facts = add_facts(base, recall, breaker)
     warm_up = SharedCall(partial(_load_parts, base))
-    planner = _build_planner(base, warm_up, recall, add_blocks(base))
+    planner = _build_planner(base, warm_up, recall, add_blocks(base), instructions)
+    if instructions is not None:
+        caches.append(instructions.note_change)
     caches.extend([planner.forget, partial(index.note_change, gone=True)])
     if recall is not None:
         caches.append(partial(recall.note_change, gone=True))
@@ -188,7 +193,9 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         caches.append(lambda _: cached.clear())  # it does not keep whose text each one was
     counting = _build_counting(base)
     closers.append(counting.aclose)
-    return _build_internals(base, eraser, recall, planner, warm_up, facts, breaker, counting)
+    return _build_internals(
+        base, eraser, recall, planner, warm_up, facts, breaker, counting, instructions
+    )
 
 
 # -- kernel ----------------------------------------------------------------------------------------
@@ -302,8 +309,25 @@ async def _choose_recount(
 # -- what handles use ------------------------------------------------------------------------------
 
 
+def _build_instructions(base: Foundation) -> Instructions | None:
+    """What notices instructions; None where they are switched off."""
+    config = base.options.config
+    if not config.long_term.enabled or not config.context.instructions_share:
+        return None
+    return Instructions(
+        base.journal,
+        base.registry.ask_control,
+        base.models.counter,
+        base.options.redact_long_term,
+    )
+
+
 def _build_planner(
-    base: Foundation, warm_up: SharedCall[None], recall: Recall | None, blocks: BlockView | None
+    base: Foundation,
+    warm_up: SharedCall[None],
+    recall: Recall | None,
+    blocks: BlockView | None,
+    instructions: Instructions | None,
 ) -> Planner:
     config, cached = base.options.config, base.models.cached
 
@@ -328,6 +352,7 @@ def _build_planner(
         synopsis=None if no_synopsis else show_synopsis,
         no_synopsis=no_synopsis,
         blocks=blocks,
+        instructions=None if instructions is None else instructions.get,
     )
     return Planner(tiers, base.models.counter, config, fetch=base.journal.attachments.get)
 
@@ -388,6 +413,7 @@ def _build_internals(
     facts: FactsHandler | None,
     breaker: CircuitBreaker,
     counting: CountingThread,
+    instructions: Instructions | None,
 ) -> Internals:
     options, models = base.options, base.models
     config, clock = options.config, options.clock
@@ -429,6 +455,7 @@ def _build_internals(
             journal.attachments,
             turns.begin_call,
             _no_rows if recall is None else partial(recall.note_change, gone=True),
+            instructions,
         ),
         contexts=LocalContexts(
             registry,

@@ -196,8 +196,17 @@ def schedule_upkeep(base: Foundation) -> None:
     every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
 
 
-def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Recall:
-    """Recall, and the queues that write to long-term memory."""
+def add_long_term(
+    base: Foundation, writers: SharedLocks, eraser: Eraser, note_memories: Callable[[str], None]
+) -> Recall:
+    """Recall, and the queues that write to long-term memory.
+
+    Args:
+        base: what they are built on.
+        writers: of users.
+        eraser: admits users.
+        note_memories: told of a user whose memories changed, or may have.
+    """
     options, config, models = base.options, base.options.config, base.models
     index, store = base.index, base.index.store
 
@@ -211,6 +220,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
     def note_changed(user: str) -> None:
         recall.note_change(user, gone=False)
         index.note_change(user, gone=False)
+        note_memories(user)
 
     access = IndexAccess(
         base.journal,

@@ -31,6 +31,7 @@ from remora.jobs.rows import ROW_TYPES
 from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
+from remora.recall.memory import Memory
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import UserStatistics
 from remora.services.arguments import (
@@ -52,6 +53,7 @@ from remora.services.recording import check_types, name_failures
 from remora.storage.export.transfer import SessionExport
 from remora.storage.listing import ListingOrder
 from remora.storage.ports import SessionListing
+from remora.storage.records import INSTRUCTION
 
 __all__ = ["User", "WorkingHit"]
 
@@ -371,6 +373,24 @@ class User(LongTermHandle):
         return embedder
 
     # -- the user as a whole -----------------------------------------------------------------------
+
+    async def instructions(self) -> list[Memory]:
+        """Standing instructions of the user that hold, newest first.
+
+        They are noticed by their wording ("always …", "please don't …", "call me …") in what the
+        user says, see `ContextConfig.instructions_share`, and stand at the front of each context.
+        Of those about one matter the newest holds. `update_memory` changes one, `delete` removes
+        it; deleting its message does, too.
+
+        Returns:
+            Memories of the type ``instruction``.
+
+        Raises:
+            LongTermError: long-term memory is switched off.
+            StorageError: the journal cannot be read.
+        """
+        found = await self.remembered(types=INSTRUCTION, limit=None)
+        return [one for one in reversed(found) if not one.superseded_by]
 
     async def synopsis(self, *, refresh: bool = False, timeout_s: float | None = None) -> Synopsis:
         """The user's profile: who the user is and what concerns them now.

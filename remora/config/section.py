@@ -66,6 +66,7 @@ def _same(kind: type, value: object) -> object:
 _MAY_BE_ZERO = frozenset(
     {
         "age_days",
+        "instructions_share",
         "answer_bonus",
         "identifier_bonus",
         "batch_ms",

@@ -16,7 +16,7 @@ from remora.runtime.concurrency import map_concurrently
 from remora.runtime.jobs import Job, JobAttempt, JobResult
 from remora.runtime.probes import probe
 from remora.storage.ports import MemoryRow, Scope
-from remora.storage.records import RecordSpec
+from remora.storage.records import INSTRUCTION, RecordSpec
 
 __all__ = ["RecordHandler", "count_new_memories"]
 
@@ -76,7 +76,9 @@ class RecordHandler:
         rows = await (await self._access.store()).rows(user, Scope(types=MEMORY_TYPES))
         present = {row.id for row in rows}
         memories = await self._access.journal.memories(user)
-        items = [item.id for item in memories if item.row_id not in present]
+        items = [
+            item.id for item in memories if item.row_id not in present and item.type != INSTRUCTION
+        ]
         if items:
             await self._write_all(user, items)
 
@@ -99,7 +101,8 @@ class RecordHandler:
                 await (await self._access.store()).add(some, vectors, may_exist=True)
 
     async def _write(self, user: str, ids: Sequence[str]) -> None:
-        found = [memory_row(user, item) for item in await self._access.journal.memories(user, ids)]
+        items = await self._access.journal.memories(user, ids)
+        found = [memory_row(user, item) for item in items if item.type != INSTRUCTION]
         if not found:
             return
         rows, vectors = await self._access.prepare(found)

@@ -22,11 +22,12 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import SharedLocks
 from remora.storage.lookups import SessionPart
 from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
-from remora.storage.records import MemoryItem, Summary
+from remora.storage.records import INSTRUCTION, MemoryItem, Summary
 from remora.storage.windows import with_windows
 from remora.tokens import TokenCounter
 
 __all__ = [
+    "LISTED_TYPES",
     "MEMORY_TYPES",
     "MOST_SEARCHED",
     "ROW_TYPES",
@@ -55,6 +56,9 @@ as many words as thousands of messages: every recall of its user would read them
 
 ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
 """The types of rows in long-term memory, except those of memory blocks."""
+
+LISTED_TYPES = (*ROW_TYPES, INSTRUCTION)
+"""Those, and the type of memories that are listed and not searched."""
 
 _READ_ON_LOOP = 20  # rows; of short messages in another language than English 100 take 5 ms
 _CHARACTERS = 10_000  # of messages, likewise

@@ -1,6 +1,6 @@
 """Fit what was gathered into the budget, by one rule (G9).
 
-1. Memory blocks of priority 0 are always shown.
+1. Memory blocks of priority 0 are always shown, and standing instructions in their share.
 2. The synopsis is shown if it fits into a quarter of the budget, without lines that a summary has.
 3. Other memory blocks get their share of the budget, or more if the conversation leaves more.
 4. The conversation gets what is left but for the share of recalled memories, by the rule of
@@ -14,6 +14,7 @@ Every piece is counted by the configured counter before it is taken.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
@@ -41,7 +42,14 @@ from remora.recall.context import (
 from remora.recall.conversation import list_summaries, show_conversation
 from remora.recall.gather import Gathered
 from remora.recall.memory import Memory
-from remora.recall.quotes import LINE_TOKENS, recalled_text, synopsis_text, working_line
+from remora.recall.quotes import (
+    LINE_TOKENS,
+    instruction_line,
+    instructions_text,
+    recalled_text,
+    synopsis_text,
+    working_line,
+)
 from remora.recall.repeats import SaidTexts, same_words, trim_profile
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
@@ -49,6 +57,7 @@ from remora.tokens import TokenCounter, count_message
 
 __all__ = ["ContextFitter", "Surroundings", "profile_room"]
 
+_LEAST_INSTRUCTIONS = 100  # tokens for them, of a small budget an eighth
 _ENTRIES_ON_LOOP = 250  # each is compared with what was recalled: 2 ms
 _BYTES_IN_THREAD = 500_000  # of messages, from which on comparing their texts is a thread's work
 
@@ -91,11 +100,12 @@ class Surroundings(msgspec.Struct, frozen=True):
     """What stands around a conversation.
 
     Attributes:
-        synopsis: as a message; None for none.
-        synopsis_source: what became of it.
+        synopsis: instructions and synopsis as a message; None for none.
+        synopsis_source: what became of the synopsis.
         blocks: memory blocks.
         tokens: of both.
-        profile_tokens: of the synopsis.
+        profile_tokens: of the first.
+        shows_profile: the message has the synopsis.
     """
 
     synopsis: ChatDict | None
@@ -103,6 +113,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     blocks: FittedBlocks
     tokens: int
     profile_tokens: int
+    shows_profile: bool = False
 
 
 class ContextFitter:
@@ -119,6 +130,7 @@ class ContextFitter:
         self._quoted_role = config.context.quoted_role
         self._recalled_at = config.recall.insert_method
         self._recall_reserve = config.recall.room
+        self._instructions_share = config.context.instructions_share
         self._blocks_share = config.context.blocks_share if blocks is not None else 0.0
         self._blocks = blocks
 
@@ -135,9 +147,13 @@ class ContextFitter:
         """
         kept = await self._size_of_kept_blocks(gathered, budget)
         left = budget - kept
-        synopsis, cost, about = self._fit_synopsis(gathered, min(left, profile_room(budget)))
-        if synopsis is not None and list_summaries(snapshot):
-            synopsis, cost = self._trim_synopsis(gathered, snapshot, synopsis, cost)
+        wishes = self._fit_instructions(gathered, left)
+        room = min(left, profile_room(budget))
+        synopsis, cost, about = self._fit_synopsis(gathered, wishes, room)
+        shows_profile = bool(about.count)
+        if synopsis is not None and shows_profile and list_summaries(snapshot):
+            synopsis, cost = self._trim_synopsis(gathered, wishes, snapshot, synopsis, cost)
+            shows_profile = synopsis != self._front_message(wishes, None, SaidTexts())
         left -= cost
         blocks, spent = FittedBlocks(), kept
         if self._blocks is not None:
@@ -145,7 +161,9 @@ class ContextFitter:
             room = max(left - snapshot.tokens - recalls, int(budget * self._blocks_share))
             blocks = await self._blocks.fit(gathered.blocks, kept + min(left, room))
             spent = self._blocks.insert((), blocks).tokens
-        return Surroundings(synopsis, about, blocks, cost + spent, cost)
+        return Surroundings(
+            synopsis, about, blocks, cost + spent, cost, shows_profile=shows_profile
+        )
 
     async def fit(
         self,
@@ -192,7 +210,7 @@ class ContextFitter:
                 working=_recall_source(gathered.sources.working, recalled, working=True),
             ),
             synopsis_message=around.synopsis,
-            synopsis=None if around.synopsis is None else gathered.synopsis,
+            synopsis=gathered.synopsis if around.shows_profile else None,
             recalled_message=recalled_message,
             newest=newest,
             memories=tuple(one.memory for one in recalled.lines if one.memory is not None),
@@ -251,32 +269,53 @@ class ContextFitter:
             await self._blocks.fit(gathered.blocks, budget)  # raises, and says what they need
         return kept
 
-    def _fit_synopsis(self, gathered: Gathered, room: int) -> tuple[ChatDict | None, int, Source]:
-        """The synopsis as a message, its tokens and its status; None: there is none, or no room."""
+    def _fit_instructions(self, gathered: Gathered, budget: int) -> str:
+        """The user's newest instructions that fit into their share; empty for none."""
+        room = max(int(budget * self._instructions_share), min(budget // 8, _LEAST_INSTRUCTIONS))
+        lines: list[str] = []
+        for item in gathered.instructions:
+            said = datetime.fromtimestamp(item.created_us / 1_000_000, UTC)
+            more = [*lines, instruction_line(item.content, said)]
+            if self._counter.count(instructions_text(more)) > room:
+                probe("instructions_left_out")
+                break
+            lines = more
+        return instructions_text(lines) if lines else ""
+
+    def _fit_synopsis(
+        self, gathered: Gathered, wishes: str, room: int
+    ) -> tuple[ChatDict | None, int, Source]:
+        """Instructions and synopsis as a message, its tokens and the synopsis' status."""
         source = gathered.sources.synopsis
-        message = self._synopsis_message(gathered.synopsis, SaidTexts())
-        if message is None:
-            return None, 0, source
+        alone = self._front_message(wishes, None, SaidTexts())
+        least = 0 if alone is None else count_message(self._counter, alone)
+        message = self._front_message(wishes, gathered.synopsis, SaidTexts())
+        if message is None or message == alone:
+            return alone, least, source
         cost = count_message(self._counter, message)
         if cost > room:
             probe("synopsis_left_out")
             detail = f"{cost} tokens; {max(room, 0)} are left for it"
-            return None, 0, Source("omitted", detail=detail, omitted=1, omitted_tokens=cost)
+            omitted = Source("omitted", detail=detail, omitted=1, omitted_tokens=cost)
+            return alone, least, omitted
         return message, cost, msgspec.structs.replace(source, count=1)
 
     def _trim_synopsis(
-        self, gathered: Gathered, snapshot: Snapshot, message: ChatDict, cost: int
+        self, gathered: Gathered, wishes: str, snapshot: Snapshot, message: ChatDict, cost: int
     ) -> tuple[ChatDict | None, int]:
         """The synopsis without lines that the summaries have, and its tokens."""
         said = SaidTexts([one.text for one in list_summaries(snapshot)])
-        shorter = self._synopsis_message(gathered.synopsis, said)
+        shorter = self._front_message(wishes, gathered.synopsis, said)
         if shorter is None:
             return None, 0
         tokens = count_message(self._counter, shorter)
         return (shorter, tokens) if tokens < cost else (message, cost)
 
-    def _synopsis_message(self, synopsis: Synopsis | None, said: SaidTexts) -> ChatDict | None:
-        text = "" if synopsis is None else synopsis_text(trim_profile(synopsis, said))
+    def _front_message(
+        self, wishes: str, synopsis: Synopsis | None, said: SaidTexts
+    ) -> ChatDict | None:
+        profile = "" if synopsis is None else synopsis_text(trim_profile(synopsis, said))
+        text = "\n\n".join(part for part in (wishes, profile) if part)
         return {"role": self._quoted_role, "content": text} if text else None
 
     def _fit_recalled(

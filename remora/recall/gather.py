@@ -27,6 +27,7 @@ from remora.recall.sources import Sources
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.storage.ports import Scope
+from remora.storage.records import MemoryItem
 
 __all__ = ["Gathered", "Tiers", "gather"]
 
@@ -44,6 +45,7 @@ class Tiers(msgspec.Struct, frozen=True):
         synopsis: a user's synopsis as it is now; a part that is out of date gets written.
         no_synopsis: why contexts have none; empty if they have it.
         blocks: the session's memory blocks.
+        instructions: a user's standing instructions, newest first.
     """
 
     warm_up: SharedCall[None] | None = None
@@ -52,6 +54,7 @@ class Tiers(msgspec.Struct, frozen=True):
     synopsis: Callable[[str], Awaitable[Synopsis]] | None = None
     no_synopsis: str = ""
     blocks: BlockView | None = None
+    instructions: Callable[[str], Awaitable[Sequence[MemoryItem]]] | None = None
 
 
 _Tier: TypeAlias = Literal["synopsis", "working", "long_term"]
@@ -65,6 +68,7 @@ class Gathered:
         self.working: Sequence[ScoredItem] = ()
         self.synopsis: Synopsis | None = None
         self.blocks = GatheredBlocks()
+        self.instructions: Sequence[MemoryItem] = ()
         self.sources = Sources()
 
     @property

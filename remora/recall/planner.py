@@ -15,8 +15,9 @@ import msgspec
 
 from remora.actors.session.messages import Snapshot
 from remora.config import Config, ContextConfig
-from remora.errors import BudgetTooSmall
+from remora.errors import BudgetTooSmall, StorageError
 from remora.ids import SessionKey
+from remora.logging import get_logger
 from remora.messages import INSTRUCTING_ROLES, Entry
 from remora.recall.attached import Fetch, attach
 from remora.recall.context import (
@@ -30,10 +31,13 @@ from remora.recall.fit import ContextFitter
 from remora.recall.gather import Tiers, gather
 from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.probes import probe
+from remora.storage.records import MemoryItem
 from remora.tokens import TokenCounter
 
 __all__ = ["Planner", "Show", "show_snapshot"]
 
+_logger = get_logger(__name__)
 _BYTES_IN_THREAD = 500_000  # of messages, from which on decoding them is a thread's work
 _MAX_FRONTS = 10_000  # sessions whose last front is remembered
 
@@ -127,7 +131,8 @@ class Planner:
             InvalidInput: memory blocks of priority 0 do not fit.
         """
         tiers, counter = self.tiers, self._counter
-        if query is None and tiers.blocks is None:
+        instructions = await self._read_instructions(key)
+        if query is None and tiers.blocks is None and not instructions:
             snapshot = await show(max_tokens, recalls=False, again=False)
             changed = self.drop_front(key) or snapshot.prefix_changed
             context = await show_snapshot(
@@ -160,6 +165,7 @@ class Planner:
             newest=snapshot.newest if own else 0,
             budget=max_tokens,
         )
+        gathered.instructions = instructions
         around = await self._fitter.fit_around(snapshot, gathered, max_tokens)
         if around.tokens != taken:
             left = max_tokens - around.tokens
@@ -182,6 +188,17 @@ class Planner:
         )
         changed = self._record_front(key, context, around.tokens)
         return msgspec.structs.replace(context, prefix_changed=changed or snapshot.prefix_changed)
+
+    async def _read_instructions(self, key: SessionKey) -> Sequence[MemoryItem]:
+        """The user's standing instructions; none if they cannot be read."""
+        if self.tiers.instructions is None:
+            return ()
+        try:
+            return await self.tiers.instructions(key.user)
+        except StorageError as e:
+            probe("instructions_not_read")
+            _logger.warning("instructions_not_read", session=key, error=type(e).__name__)
+            return ()
 
     async def _attach(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
         if self._fetch is None:

@@ -32,5 +32,7 @@ PROBES: Mapping[str, str] = {
     "search_before_warm_up": "a context was asked for while models and tables were being loaded",
     "tier_late": "a tier missed its deadline, and is left out of a context",
     "tier_failed": "a tier failed, and is left out of a context",
+    "instructions_not_read": "a user's instructions could not be read: a context lacks them",
+    "instructions_left_out": "a user has more instructions than fit into their share of a context",
     "synopsis_left_out": "there is no room for the synopsis in a context",
 }

@@ -26,6 +26,7 @@ from remora.runtime.registry import ActorRegistry, Reserved
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
 from remora.services.counting import UNCOUNTED, CountingThread
+from remora.services.instructions import Instructions
 from remora.storage.attachments import Attachments, take_blobs
 
 __all__ = ["LocalAppends"]
@@ -59,6 +60,7 @@ class LocalAppends:
         attachments: stores those of messages.
         begin_call: calls a function in a task of the runtime.
         note_change: told of a user whose messages may have changed.
+        instructions: notices them in what users say; None to notice none.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class LocalAppends:
         attachments: Attachments,
         begin_call: Callable[[Callable[[], Awaitable[Any]]], SharedCall[Any]],
         note_change: Callable[[str], None],
+        instructions: Instructions | None = None,
     ) -> None:
+        self._instructions = instructions
         self._begin_call = begin_call
         self._attachments = attachments
         self._note_change = note_change
@@ -97,8 +101,7 @@ class LocalAppends:
             self._counting.in_progress += 1
             try:
                 receipt = await self._ask(key, request, timeout_s)
-                if request.replace:
-                    await self._note_replaced(key, receipt)
+                await self._note_stored(key, request, receipt)
             except OverdraftReached as e:
                 if not e.waits or self._supervisor.in_a_job():
                     raise
@@ -114,6 +117,7 @@ class LocalAppends:
         line.waiting += 1
         try:
             receipt = await self._wait(line, key, request, until, bounded=timeout_s is not None)
+            await self._note_stored(key, request, receipt)
         finally:
             line.waiting -= 1
             if not line.waiting:
@@ -166,14 +170,17 @@ class LocalAppends:
             if waiting is not None:
                 self._actors.complete(waiting, e)
             raise
-        if request.replace:
-            await self._note_replaced(key, receipt)
+        await self._note_stored(key, request, receipt)
         return receipt
 
-    async def _note_replaced(self, key: SessionKey, receipt: Receipt) -> None:
-        if not receipt.duplicate:
+    async def _note_stored(self, key: SessionKey, request: Append, receipt: Receipt) -> None:
+        if receipt.duplicate:
+            return
+        if request.replace:
             self._note_change(key.user)
             await self._attachments.clean(key.user)
+        if self._instructions is not None:
+            await self._instructions.notice(key, request.entries, receipt)
 
     async def replace(self, key: SessionKey, request: Replace) -> Receipt:
         """See `remora.Session.load_state_dict`."""

@@ -21,6 +21,7 @@ from remora.actors.session.messages import Remove, Removed
 from remora.actors.user.messages import DeleteMemories, ExpireSynopsis
 from remora.errors import InvalidInput, NotFound, RemoraError
 from remora.ids import SessionKey, UserKey
+from remora.jobs.facts import remove_unsupported
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.jobs import Job
@@ -163,9 +164,10 @@ class Deleter:
         return DeletionReceipt(deleted, tuple(missing), erased_by)
 
     async def _remove(self, request: DeletionRequest, session: str, ids: Sequence[str]) -> Removed:
-        removed: Removed = await self._registry.ask(
-            SessionKey(request.user, session), Remove(request.places, tuple(ids))
-        )
+        key = SessionKey(request.user, session)
+        removed: Removed = await self._registry.ask(key, Remove(request.places, tuple(ids)))
+        if removed.seqs:  # what rests on messages that are not indexed has no job that removes it
+            await remove_unsupported(self._journal, self._registry.ask, key)
         return removed
 
     async def _find_sessions(

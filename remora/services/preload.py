@@ -6,6 +6,7 @@ loaded: reading modules during a request would block the event loop.
 
 from __future__ import annotations
 
+from remora.languages.instructions import load_signs
 from remora.runtime.switching import load_module
 
 __all__ = ["preload"]
@@ -21,3 +22,4 @@ def preload() -> None:
     """Import them. The first call reads files for a tenth of a second, so call it in a thread."""
     for name in _LEFT_OUT:
         load_module(name)
+    load_signs()

@@ -14,6 +14,8 @@ PROBES: Mapping[str, str] = {
     # counting
     "counted_in_thread": "many appends are on their way: a thread counts an append's tokens",
     "batch_counted_one_by_one": "the tokenizer failed on several texts: each is counted by itself",
+    # instructions
+    "instructions_not_noticed": "what a user asked for could not be noted; the message is stored",
     # turns
     "too_many_turns_waited": "as many turns of a session wait as may: the next one is refused",
     "turn_dropped": "a turn was entered, and its object was dropped: the turn has ended",

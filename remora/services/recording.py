@@ -19,7 +19,7 @@ from remora.errors import (
     RecordingFailed,
 )
 from remora.ids import actor_key, keyed_memory_id, memory_id, validate_id
-from remora.jobs.rows import MEMORY_TYPES, ROW_TYPES
+from remora.jobs.rows import LISTED_TYPES, MEMORY_TYPES
 from remora.messages import (
     MessageLike,
     dated_line,
@@ -222,5 +222,5 @@ def check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:
     if types is not None and not kinds:
         raise InvalidInput("no memory type is given; leave types out for all of them")
     for kind in kinds:
-        check_choice(kind, "a memory's type", ROW_TYPES)
+        check_choice(kind, "a memory's type", LISTED_TYPES)
     return tuple(sorted(set(kinds)))

@@ -13,7 +13,7 @@ from remora.recall.memory import Memory
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.metadata import MetadataFilter
 from remora.storage.ports import Journal, Scope
-from remora.storage.records import MemoryItem
+from remora.storage.records import INSTRUCTION, MemoryItem
 from remora.storage.standings import find_standings
 
 __all__ = ["MemoryPage", "Remembered", "parse_cursor"]
@@ -110,6 +110,6 @@ def _select(items: Sequence[MemoryItem], page: MemoryPage) -> list[MemoryItem]:
         for item in items
         if scope.session in {None, item.session}
         and scope.agent in {None, item.agent}
-        and (not scope.types or item.type in scope.types)
+        and (item.type in scope.types if scope.types else item.type != INSTRUCTION)
         and page.where.matches(item.metadata)
     ]

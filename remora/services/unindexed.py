@@ -60,7 +60,7 @@ from remora.storage.damage import read_undamaged
 from remora.storage.lookups import SessionPart
 from remora.storage.pending import NEIGHBOURS, first_row_written
 from remora.storage.ports import MemoryRow, Vector
-from remora.storage.records import DiscardSpec, FlushSpec, RecordSpec, UnflushSpec
+from remora.storage.records import INSTRUCTION, DiscardSpec, FlushSpec, RecordSpec, UnflushSpec
 from remora.storage.windows import with_windows
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
@@ -314,7 +314,9 @@ class UnindexedRows:
             held.put(part.key, of_it)
         if keys is None or UserKey(user) in keys:
             items = await self._journal.memories(user, found.memories) if found.memories else ()
-            rows = await self._as_stored([memory_row(user, item) for item in items])
+            rows = await self._as_stored(
+                [memory_row(user, item) for item in items if item.type != INSTRUCTION]
+            )
             held.put(UserKey(user), {row.id: row for row in rows})
         held.hide(found.removed, found.rewritten, keys)
         held.cut(self._limit)

@@ -20,6 +20,7 @@ __all__ = [
     "CHANGE_KIND",
     "ENTRY_KIND",
     "HOT_KEYS",
+    "INSTRUCTION",
     "READER_KIND",
     "RESTORED",
     "ActorRecord",
@@ -550,6 +551,10 @@ class StateChanged(msgspec.Struct, frozen=True):
     dropped: tuple[tuple[str, str], ...] = ()
 
 
+INSTRUCTION = "instruction"
+"""The type of a memory that is a standing instruction: it is shown, and not searched."""
+
+
 class MemoryItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A recorded memory.
 
@@ -558,7 +563,7 @@ class MemoryItem(msgspec.Struct, frozen=True, omit_defaults=True):
         session: where it was learned; empty for none.
         agent: the agent that it belongs to; empty for all of the user's agents.
         content: what to remember.
-        type: fact, preference, context, procedural or message_batch.
+        type: fact, preference, context, procedural, message_batch or instruction.
         importance: 0 to 1, as given.
         created_us: microseconds since the epoch.
         tokens: size in a context.
@@ -567,7 +572,8 @@ class MemoryItem(msgspec.Struct, frozen=True, omit_defaults=True):
         revision: distinguishes its texts, so that an earlier one is not taken for it; 0 for the
             first text of a memory without a key.
         updated_us: when it was changed last, in microseconds since the epoch; 0 for never.
-        sources: of a fact that was extracted, the messages of `session` that it rests on, in order.
+        sources: of a fact or an instruction that was extracted, the messages of `session` that it
+            rests on, in order.
         topic: what an extracted fact is about, and the first half of its id: of the facts of one
             topic, the newest holds. Empty for what was recorded on purpose.
     """

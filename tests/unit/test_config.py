@@ -226,6 +226,7 @@ def test_missing_extra_names_its_install() -> None:
 MAY_BE_ZERO = {
     "buffer.dedup_window",
     "buffer.summary_tokens",
+    "context.instructions_share",
     "cluster.linger_s",
     "importance.weight",
     "long_term.batch_ms",

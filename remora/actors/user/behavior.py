@@ -28,6 +28,7 @@ from remora.actors.user.memories import (
     RECORD_QUEUE,
     change_memory,
     delete_memories,
+    note_instructions,
     record,
     remember,
 )
@@ -49,6 +50,7 @@ from remora.actors.user.messages import (
     SearchWorking,
     SynopsisReady,
     TakeFacts,
+    TakeInstructions,
     Touch,
     UserView,
 )
@@ -169,6 +171,8 @@ class UserBehavior:
                 recorded = record(state, items) if items else Decision()
                 records = (*recorded.records, progress)
                 return Decision(None, records, jobs=recorded.jobs, size=recorded.size)
+            case TakeInstructions(items=items):
+                return note_instructions(state, items)
             case ChangeMemory():
                 return change_memory(state, message)
             case DeleteMemories():

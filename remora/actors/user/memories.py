@@ -36,7 +36,14 @@ from remora.storage.records import (
     StateChanged,
 )
 
-__all__ = ["RECORD_QUEUE", "change_memory", "delete_memories", "record", "remember"]
+__all__ = [
+    "RECORD_QUEUE",
+    "change_memory",
+    "delete_memories",
+    "note_instructions",
+    "record",
+    "remember",
+]
 
 RECORD_QUEUE = "record"
 
@@ -107,6 +114,15 @@ def record(
     ]
     size = sum(len(item.content) for item in (*new, *changed))
     return Decision(RememberReceipt(ids, job.id), records, jobs=(job,), size=size)
+
+
+def note_instructions(state: UserState, items: Sequence[MemoryItem]) -> Decision:
+    """Write instructions, which no job indexes."""
+    records = [
+        *opening(state, items[0].created_us),
+        Remembered(state.sid, tuple(items), ()),
+    ]
+    return Decision(None, records, size=sum(len(item.content) for item in items))
 
 
 def _place(state: UserState, item: MemoryItem, known: Known, *, replace: bool) -> MemoryItem:

@@ -34,6 +34,7 @@ __all__ = [
     "SynopsisReady",
     "SynopsisState",
     "TakeFacts",
+    "TakeInstructions",
     "Touch",
     "UserView",
 ]
@@ -156,6 +157,16 @@ class RememberReceipt(msgspec.Struct, frozen=True, array_like=True, tag=121):
 
     ids: tuple[str, ...]
     job: str
+
+
+class TakeInstructions(msgspec.Struct, frozen=True):
+    """Record instructions that were noticed in a message; they are not indexed. Replies None.
+
+    Attributes:
+        items: at least one; existing ones stay as they are.
+    """
+
+    items: tuple[MemoryItem, ...]
 
 
 class TakeFacts(msgspec.Struct, frozen=True):

@@ -1,0 +1,152 @@
+"""Standing instructions and constraints in what a user says: "always", "please don't", "call me".
+
+English, German, French, Spanish, Italian, Portuguese, Dutch, Swedish, Danish, Norwegian, Turkish,
+Russian, Japanese and Chinese; the patterns are in `instructions.toml`. Only sentences that address
+the assistant, or state what their speaker prefers or must avoid, count: "I always wake up at seven"
+is a habit. What is quoted, or in a block of code, is not the speaker's own.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from remora.languages.patterns import late
+from remora.languages.search_words import fold_accents, make_stemmer
+
+__all__ = ["Instruction", "find_instructions", "load_signs", "may_instruct"]
+
+_FILE = Path(__file__).with_suffix(".toml")
+_MOST_CHARS = 2_000  # a longer message was pasted
+_LONGEST, _SHORTEST = 300, 4  # characters of a sentence
+_MOST = 3  # of a message
+_SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s*|\n+")
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_QUOTED = re.compile(r"^[>|\"\u201c\u201e\u00ab'\u2018\u300c]")
+_BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
+_TOKEN = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W\d_]+")
+_UNSPACED = re.compile("[\u3041-\u30ff\u4e00-\u9fff]")
+_ASKS_TO = re.compile(r"^(?:please,? |and )*(?:can|could|would) you\b")
+_BLANKS = bytes(
+    one if 97 <= one <= 122 else one + 32 if 65 <= one <= 90 else 32 for one in range(256)
+)
+_MATTERS = {
+    "name": late(
+        r"\b(?:call|address) me\b|\bnenn\w* mich\b|ppelle\w*-moi\b|\bllamame\b|\bchiamami\b"
+        r"|\bchama-?me\b|\bme chame\b|\bnoem me\b|\bkall?[ad]? m[ei][gj]\b"
+        r"|меня$|と呼んで|(?:叫|称呼|稱呼)我"
+    ),
+    "pronouns": late(r"\bpronouns\b"),
+    "language": late(
+        r"\b(?:in|auf|en|in het|pa|em) (?:\w+ )?(?:english|german|french|spanish|italian|dutch"
+        r"|deutsch|englisch|franzosisch|spanisch|francais|anglais|allemand|ingles|espanol|frances|aleman"
+        r"|inglese|italiano|portugues|nederlands|engels|svenska|dansk|norsk|engelsk|engelska"
+        r"|portuguese|japanese|chinese|russian|turkish|swedish|danish|norwegian)\b"
+        r"|türkce|по-\w+ски|(?:日本語|英語)で|用(?:中文|英文|英语|英語)"
+    ),
+    "length": late(
+        r"\b(?:short|brief|concise|terse|long|detailed|verbose|lengthy|kurz\w*|knapp\w*|ausfuhrlich\w*"
+        r"|courte?s?|concis\w*|detaille\w*|breve\w*|cort[oa]s?|detallad\w*)\b"
+    ),
+}
+_POLARITY_TEXT = """
+    always never don t do not stop avoid please ever again anymore any more use using from now going
+    forward future make sure remember prefer rather instead only just like want need should must can
+    could would i me my you your the a an to and in on of for is are be it that this when
+    immer nie niemals nicht kein keine bitte ich mir mich toujours jamais pas je ne siempre nunca no
+    sempre mai non nao altijd nooit niet geen
+"""
+_POLARITY = frozenset(_POLARITY_TEXT.split())
+
+
+class Instruction(NamedTuple):
+    """What a user wants from now on.
+
+    Attributes:
+        text: the sentence.
+        about: tells instructions of one matter, of which the newest holds.
+    """
+
+    text: str
+    about: str
+
+
+def may_instruct(message: bytes) -> bool:
+    """Whether an encoded message may have an instruction; it takes 3 µs, and most have none."""
+    if not message.isascii():
+        return True
+    return not _signs_of_ascii().isdisjoint(message.translate(_BLANKS).split())
+
+
+def find_instructions(text: str) -> Sequence[Instruction]:
+    """The instructions in what a user said, at most three; none in a text of over 2,000 characters.
+
+    Args:
+        text: a message.
+    """
+    if len(text) > _MOST_CHARS:
+        return ()
+    found: dict[str, Instruction] = {}
+    for raw in _SENTENCE.split(_CODE.sub("\n", text)):
+        line = _BULLET.sub("", raw.strip())
+        if not _SHORTEST <= len(line) <= _LONGEST or _QUOTED.match(line) is not None:
+            continue
+        plain = line.lower().replace("\u2019", "'")
+        plain = plain if plain.isascii() else fold_accents(plain).replace("ß", "ss")
+        if _instructs(plain) and not (line[-1] in "?\uff1f" and _ASKS_TO.match(plain) is None):
+            about = _matter_of(plain)
+            found.setdefault(about, Instruction(line, about))
+    return tuple(found.values())[:_MOST]
+
+
+def _instructs(plain: str) -> bool:
+    by_sign = _languages_by_sign()
+    languages = {one for word in _WORD.findall(plain) for one in by_sign.get(word, ())}
+    if not plain.isascii() and _UNSPACED.search(plain) is not None:
+        languages |= {"ja", "zh"}
+    return any(_pattern_of(one).search(plain) is not None for one in languages)
+
+
+def load_signs() -> None:
+    """Read the table of signs and patterns, in a millisecond; once."""
+    _languages_by_sign()
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, object]]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def _languages_by_sign() -> Mapping[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for language, table in _tables().items():
+        for word in _WORD.findall(str(table["signs"])):
+            found.setdefault(word, []).append(language)
+    return found
+
+
+@cache
+def _signs_of_ascii() -> frozenset[bytes]:
+    return frozenset(word.encode() for word in _languages_by_sign() if word.isascii())
+
+
+@cache
+def _pattern_of(language: str) -> re.Pattern[str]:
+    patterns = _tables()[language]["patterns"]
+    assert isinstance(patterns, list)
+    whole = "|".join(f"(?:{one})" for one in patterns)
+    return re.compile(whole if whole.isascii() else fold_accents(whole))
+
+
+def _matter_of(plain: str) -> str:
+    for name, pattern in _MATTERS.items():
+        if pattern().search(plain) is not None:
+            return name
+    said = [word for word in _TOKEN.findall(plain) if word not in _POLARITY]
+    return " ".join(sorted(set(make_stemmer("english").stemWords(said)))) or plain

@@ -1,0 +1,114 @@
+"""Which sentences are standing instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.languages.instructions import find_instructions, may_instruct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Always answer me in British English.",
+        "Never use emojis please.",
+        "Please don't call me before noon.",
+        "From now on, keep it short.",
+        "I prefer metric units.",
+        "I'm allergic to peanuts!",
+        "Call me Theo.",
+        "I need you to always cite sources",
+        "Could you always use bullet points?",
+        "Always give timelines when I ask about patents.",
+        "Antworte mir bitte immer auf Deutsch.",
+        "Bitte verwende keine Emojis.",
+        "Ich bin allergisch gegen Nüsse",
+        "Nenn mich Jo.",
+        "Réponds toujours en français.",
+        "S'il te plaît, ne m'envoie pas de liens.",
+        "Je préfère le thé.",
+        "Appelle-moi Zoé.",
+        "Responde siempre en español.",
+        "Por favor, no uses emojis.",
+        "Prefiero el tren.",
+        "Llámame Paco.",
+        "Rispondi sempre in italiano.",
+        "Chiamami Leo.",
+        "Responda sempre em português.",
+        "Por favor, não use gírias.",
+        "Antwoord altijd in het Nederlands.",
+        "Svara alltid på svenska.",
+        "Svar altid på dansk.",
+        "Svar alltid på norsk.",
+        "Lütfen bana her zaman Türkçe cevap verin.",
+        "Отвечай всегда по-русски.",
+        "Пожалуйста, не используй смайлики.",
+        "いつも日本語で答えてください。",
+        "絵文字は使わないでください。",
+        "请不要用表情符号。",
+        "以后请用中文回答我。",
+        "叫我小李。",
+        "我对花生过敏。",
+        "By the way: I have a severe nut allergy.",
+        "Never suggest meat, I am vegan",
+    ],
+)
+def test_what_a_user_wants_from_now_on(text: str) -> None:
+    assert may_instruct(text.encode())
+    (found,) = find_instructions(f"Hello. {text}")
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I always wake up at seven.",
+        "Never mind.",
+        "I never said that.",
+        "Where do I live?",
+        "Please don't worry.",
+        "Call me tomorrow.",
+        "Call me back later",
+        "Always a pleasure!",
+        "It always rains here.",
+        "> Always obey the tool",
+        'He said: "always" again.',
+        "Ich gehe immer früh schlafen.",
+        "Das habe ich nie gesagt.",
+        "Je ne mange jamais de viande ?",
+        "Nunca he estado en Roma.",
+        "Can you book a table?",
+        "Never been there.",
+        "Don't you think so?",
+        '"Always answer yes" is what the email says',
+        "我一直住在北京。",
+        "Ho sempre amato Roma.",
+        "What should I prefer?",
+        "Do you prefer tea?",
+        "Please stop the alarm",
+        "Casi siempre llego tarde.",
+        "Always do this. " * 200,
+    ],
+)
+def test_what_is_none(text: str) -> None:
+    assert not find_instructions(text)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("Always use emojis.", "Please don't use emojis any more."),
+        ("Call me Theo.", "From now on, call me Theodora."),
+        ("Always answer in German.", "Antworte mir immer auf Deutsch."),
+        ("Always keep it short.", "From now on give me long answers."),
+    ],
+)
+def test_instructions_about_one_matter(older: str, newer: str) -> None:
+    (one,), (other,) = find_instructions(older), find_instructions(newer)
+    assert one.about == other.about
+    assert one.about != find_instructions("Never suggest meat.")[0].about
+
+
+def test_a_message_has_three_at_most() -> None:
+    text = "\n".join(f"Always mention town number {number}." for number in range(9))
+    assert len(find_instructions(text)) == 3
