@@ -114,9 +114,9 @@ def test_a_bug_is_found_and_made_small() -> None:
     guess. Which calls show the bug depends on the schedule, so the smallest of three cases counts.
     """
     runs = (play(draw_case(seed)) for seed in range(200))
-    failed = islice((run for run in runs if run.violations), 3)
-    found = [smallest(run, tries=400) for run in failed]
-    small, shrunk = min(found, key=lambda one: one[1].case.program.size)
+    violating = list(islice((run for run in runs if run.violations), 3))
+    found = [(run, *smallest(run, tries=400)) for run in violating]
+    failed, small, shrunk = min(found, key=lambda one: one[2].case.program.size)
     assert shrunk.case.program.size <= 2
     assert len(shrunk.case.crashes) + len(shrunk.case.faults) <= 1
     again = play(shrunk.case)
