@@ -31,6 +31,7 @@ from remora.faces import publish
 from remora.messages import Message, MessageDict, MessageLike, Receipt
 from remora.models.ports import ChatModel, Embedder, Line, Reranker, Summarizer
 from remora.recall.context import Context, ContextEntry
+from remora.recall.found_sessions import FoundSession
 from remora.recall.memory import Memory, quote_memories
 from remora.recall.sources import Sources
 from remora.services.deleting import DeletionReceipt
@@ -52,6 +53,7 @@ __all__ = [
     "Embedder",
     "ErasureReceipt",
     "Exclusive",
+    "FoundSession",
     "KeyedState",
     "Line",
     "Memory",

@@ -206,6 +206,7 @@ MEMORIES: dict[str, Callable[[World, Any], Awaitable[Any]]] = {
 }
 """Of everybody who has memories."""
 OWN_MEMORIES = MEMORIES | {
+    "find_sessions": lambda _, who: who.find_sessions("bees"),
     "instructions": lambda _, who: who.instructions(),
     "remembered": lambda _, who: who.remembered(),
     "recall_many": lambda w, who: who.recall_many([w.text, "tea"]),

@@ -69,8 +69,8 @@ VERBS: dict[type, str] = {
     """,
     Turn: "context key load open_calls replayed replies reply resumed stream",
     User: """
-        agent append_many delete export_arrow forget id import_session inspect instructions learn
-        memories memory prune recall recall_many record record_many remember
+        agent append_many delete export_arrow find_sessions forget id import_session inspect
+        instructions learn memories memory prune recall recall_many record record_many remember
         remembered search_working session sessions settle state stats synopsis
         tools update_memory
     """,
