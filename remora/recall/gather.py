@@ -21,9 +21,11 @@ from remora.errors import ErasureInProgress, LongTermError, ModelError, Ownershi
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chats
-from remora.recall.memory import Memory
+from remora.recall.memory import LONG_TOKENS, Memory
+from remora.recall.parts import show_parts
 from remora.recall.recall import Recall
 from remora.recall.sources import Sources
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.storage.ports import Scope
@@ -130,7 +132,7 @@ async def gather(
 
             async def ask_recall() -> Source:
                 unranked: list[str] = []
-                found.memories = await recall(
+                memories = await recall(
                     key.user,
                     query,
                     limit=config.recall.limit,
@@ -141,6 +143,8 @@ async def gather(
                     relevance=config.recall.relevance,
                     report=unranked.append,
                 )
+                large = any(one.tokens > LONG_TOKENS for one in memories)
+                found.memories = await run_in_thread_if(large, show_parts, memories, query)
                 notes = "; ".join(note for note in (*unranked, recall.note(key.user)) if note)
                 return Source("degraded" if unranked else "ok", detail=notes)
 

@@ -14,6 +14,7 @@ from remora.recall.ranking import Ranked, Ranking
 from remora.runtime.threads import run_in_thread
 
 __all__ = [
+    "LONG_TOKENS",
     "FoundMemories",
     "Memory",
     "comparable_text",
@@ -28,6 +29,9 @@ _LIST_SHARE = 0.5
 """Of the least share, for questions that ask for several things: their evidence is further down
 (LoCoMo, contexts of 4,000 tokens: all of it in .690 of them, and in .667 with the whole share)."""
 _LONG = 4_000  # characters
+LONG_TOKENS = 400
+"""A memory that is larger is shown in part in a context; see `remora.recall.parts`."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
@@ -128,7 +132,8 @@ class FoundMemories:
         Args:
             limit: how many at most.
             without: messages to leave out, by session and number.
-            max_tokens: none after those that have so many together; None for no such bound.
+            max_tokens: none after those that have so many together, of long ones their parts; None
+                for no such bound.
             relevance: after the first 16, leave out what scores less than this share of the best.
                 Where no message has half of the question's words, the share is larger: the best
                 is worth less. Where the question asks for several things, it is half as large.
@@ -144,7 +149,7 @@ class FoundMemories:
                 break
             if max_tokens is not None and tokens > max_tokens:
                 break
-            tokens += one.row.tokens
+            tokens += min(one.row.tokens, LONG_TOKENS)
             best.append(make_memory(one))
         return best
 

@@ -1,93 +1,61 @@
-"""Handles stand on narrow ports: with other ports, they are the handles of a runtime elsewhere."""
+"""Of a long memory, a context shows the part that answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import json
+from datetime import UTC, datetime
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from remora import Config, User
-from remora.errors import RuntimeClosed
-from remora.runtime.clock import SystemClock
-from remora.services.intake import Intake
-from remora.services.parts import Parts, PartsHolder
-from remora.tokens import HeuristicCounter
-
-pytestmark = pytest.mark.anyio
-
-MESSAGE: Any = {"role": "user", "content": "hello"}
+from remora.recall.memory import LONG_TOKENS, Memory
+from remora.recall.parts import show_parts
 
 
-class Port:
-    """Answers every call with a text, and notes it."""
-
-    def __init__(self, name: str, calls: list[str]) -> None:
-        self._name = name
-        self._calls = calls
-
-    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        async def answer(*_: Any, **__: Any) -> str:
-            self._calls.append(f"{self._name}.{verb}")
-            return "an answer"
-
-        return answer
+def memory(text: str, tokens: int) -> Memory:
+    return Memory(text, "tool", "", "desk-1", 13, datetime(2026, 1, 1, tzinfo=UTC), 1.0, {}, tokens)
 
 
-def elsewhere(calls: list[str]) -> PartsHolder:
-    names = "actors appends contexts turns archive recalls work transfers"
-    ports: dict[str, Any] = {name: Port(name, calls) for name in names.split()}
-    config = Config()
-    intake = Intake(config.buffer, HeuristicCounter(), SystemClock(), None, None, None)
-    holder = PartsHolder()
-    holder.open(Parts(config=config, instance="1", intake=intake, **ports))
-    return holder
+def test_the_field_that_answers_is_shown() -> None:
+    items = [{"name": f"thing {n}", "price": n * 3.5, "colour": "red"} for n in range(90)]
+    result = {"order_id": "W4711", "items": items, "ship_to": {"city": "Ghent", "zip": "9000"}}
+    whole = memory(json.dumps(result), 1_800)
+    (shown,) = show_parts([whole], "To which city is order W4711 shipped?")
+    assert '"city":"Ghent"' in shown.text
+    assert "W4711" in shown.text
+    assert len(shown.text) < 800
+    assert shown.tokens < 300
+    assert "message 13 of desk-1" in shown.text
+    (other,) = show_parts([whole], "How much was thing 77?")
+    assert '"price":269.5' in other.text
 
 
-async def test_a_verb_is_one_call() -> None:
-    """Whatever a verb takes together is gathered where the actors are."""
-    calls: list[str] = []
-    user = User(elsewhere(calls), "alice")
-    chat = user.session("one")
-    verbs: list[tuple[Awaitable[Any], str]] = [
-        (chat.append(MESSAGE), "appends.append"),
-        (chat.clear(), "actors.ask"),
-        (chat.inspect(), "actors.ask"),
-        (chat.load(), "contexts.load"),
-        (chat.load("where?", messages=[MESSAGE]), "contexts.load"),
-        (chat.load(at=3), "contexts.load"),
-        (chat.load(override=[MESSAGE]), "contexts.load"),
-        (chat.history(), "archive.history"),
-        (chat.stats(), "archive.stats"),
-        (chat.fork("copy", at=3), "archive.fork"),
-        (chat.export(), "transfers.export_session"),
-        (chat.settle(), "work.drain"),
-        (chat.forget(), "work.forget"),
-        (user.sessions(), "archive.sessions"),
-        (user.stats(), "archive.user_stats"),
-        (user.synopsis(), "contexts.synopsis"),
-        (user.recall("where?"), "recalls.recall"),
-        (user.memories(), "recalls.memories"),
-        (user.export_arrow(), "recalls.arrow_table"),
-        (user.prune(keep=3), "recalls.prune"),
-        (user.settle(), "work.drain"),
-        (user.forget(), "work.forget"),
-    ]
-    for verb, call in verbs:
-        calls.clear()
-        await verb
-        assert calls == [call]
+def test_the_lines_that_answer_are_shown() -> None:
+    lines = [f"Line {n} is about nothing at all, and goes on for a while." for n in range(80)]
+    lines[60] = "The spare key hangs in the boat house."
+    (shown,) = show_parts([memory("\n".join(lines), 1_200)], "Where is the spare key?")
+    assert "The spare key hangs in the boat house." in shown.text
+    assert lines[0] in shown.text
+    assert "…" in shown.text
 
 
-async def test_a_handle_outlives_its_runtime() -> None:
-    """It may be made before, and says so afterwards."""
-    holder = PartsHolder()
-    chat = User(holder, "alice").session("one")
-    with pytest.raises(RuntimeClosed, match="open the runtime first"):
-        await chat.clear()
-    holder.open(elsewhere([]).parts)
-    assert await chat.clear() == "an answer"  # type: ignore[comparison-overlap]
-    for _ in range(2):
-        holder.close()
-        with pytest.raises(RuntimeClosed, match="the runtime is closed"):
-            await chat.clear()
+def test_a_short_one_is_shown_as_it_is() -> None:
+    short = memory("x" * 5_000, LONG_TOKENS)
+    assert show_parts([short], "x") == [short]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=60),
+    lambda some: (
+        st.lists(some, max_size=8) | st.dictionaries(st.text(max_size=9), some, max_size=8)
+    ),
+    max_leaves=60,
+)
+
+
+@given(values, st.text(max_size=40), st.integers(1, 9))
+def test_any_text_gets_no_longer(value: object, query: str, times: int) -> None:
+    text = json.dumps(value) * times
+    (shown,) = show_parts([memory(text, 2_000)], query)
+    assert len(shown.text) <= max(len(text), 1_400)
+    assert shown.tokens <= 2_000
