@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
+import importlib.util
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 import numpy as np
@@ -28,6 +26,8 @@ from remora.runtime.threads import compute_apart, run_in_thread
 
 __all__ = ["WordLlamaEmbedder"]
 
+_WEIGHTS = Path("weights", "l2_supercat_256.safetensors")
+_TOKENIZER = Path("tokenizers", "l2_supercat_tokenizer_config.json")
 _WORD_BEGINS = "\u2581"  # in the names of tokens
 _SHORTEST = 3  # letters of a word that has near ones, and the mark before it
 _HEAD = 64  # dimensions
@@ -53,7 +53,7 @@ class WordLlamaEmbedder:
     dimension = 256
 
     def __init__(self) -> None:
-        self._model: Any = None
+        self._model: _Model | None = None
         self._loading = anyio.Lock()
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -86,38 +86,16 @@ class WordLlamaEmbedder:
 _loading = threading.Lock()  # a caller that gave up has left its thread loading
 
 
-def _load() -> Any:
+def _load() -> _Model:
     with _loading:
         return _load_once()
 
 
 @frequent_switches()
-def _load_with_words() -> Any:
+def _load_with_words() -> _Model:
     """The model; its words take 50 ms, for which a question would hold the event loop."""
     _vocabulary()
     return _load()
-
-
-@contextmanager
-def _root_logger_left_alone() -> Iterator[None]:
-    """Ignore wordllama's calls of `logging.basicConfig`, which configure the host's root logger.
-
-    Those of others have their effect, also of other threads in the meantime: undoing what was done
-    could undo theirs.
-    """
-    configure = logging.basicConfig
-
-    def configure_for_others(**options: Any) -> None:
-        caller = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 -- whose call it is
-        if caller.partition(".")[0] != "wordllama":
-            configure(**options)
-
-    logging.basicConfig = configure_for_others
-    try:
-        yield
-    finally:
-        if logging.basicConfig is configure_for_others:
-            logging.basicConfig = configure
 
 
 class _Words:
@@ -158,7 +136,7 @@ class _Words:
         return found
 
 
-def _average(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+def _average(model: _Model, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """The mean vector of each text's tokens, shape (n, 256)."""
     # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more
     # time, and gigabytes where one is long; its normalization divides by zero.
@@ -177,7 +155,7 @@ def _encode(words: _Words, texts: Sequence[str]) -> Iterator[tuple[int, Sequence
 
 
 def _average_tokens(
-    model: Any, count: int, tokens: Iterable[tuple[int, Sequence[int]]]
+    model: _Model, count: int, tokens: Iterable[tuple[int, Sequence[int]]]
 ) -> npt.NDArray[np.float32]:
     table = model.embedding
     vectors = np.zeros((count, WordLlamaEmbedder.dimension), np.float32)
@@ -195,7 +173,7 @@ def _average_tokens(
 class _Vocabulary:
     """The words that are one token of the model each, whose vectors are at hand: 10,000."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: _Model) -> None:
         tokens = {
             token[1:]: number
             for token, number in model.tokenizer.get_vocab().items()
@@ -289,19 +267,32 @@ def _words() -> _Words:
     return _Words(_load().tokenizer)
 
 
+class _Model(NamedTuple):
+    """What wordllama's wheel has: a vector for each token, shape (tokens, 256), and the tokens."""
+
+    embedding: npt.NDArray[np.float32]
+    tokenizer: Any
+
+
 @functools.cache
-def _load_once() -> Any:
-    """All runtimes of a process share one copy of the weights (16 MB)."""
-    with _root_logger_left_alone():
-        wordllama = importlib.import_module("wordllama")
-    # `load()` looks for the tokenizer in a folder of another name than the wheel's, and then
-    # downloads it (0.4.0); with the package itself as cache it finds both files.
-    model = wordllama.WordLlama.load(
-        cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
-    )
+def _load_once() -> _Model:
+    """All runtimes of a process share one copy of the weights (32 MB).
+
+    The files are read, and the package's code is not run: it takes half a second to import, and
+    configures the host's root logger.
+    """
+    found = importlib.util.find_spec("wordllama")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("wordllama is not installed: the embedder is in its wheel")
+    folder = Path(next(iter(found.submodule_search_locations)))
+    tokenizers: Any = importlib.import_module("tokenizers")
+    load_file: Any = importlib.import_module("safetensors.numpy").load_file
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
     # This tokenizer takes a whole text for one word, and tokenizers 0.23 caches words of less than
     # 256 bytes, 10 000 for each of its threads: 70 MB a thread, of texts that never come again and
     # of users who are forgotten. Without the cache a text takes as long.
-    model.tokenizer.model._resize_cache(0)  # noqa: SLF001 -- it has no public name
-    model.tokenizer.no_padding()
-    return model
+    tokenizer.model._resize_cache(0)  # noqa: SLF001 -- it has no public name
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    table = load_file(str(folder / _WEIGHTS))["embedding.weight"]
+    return _Model(np.ascontiguousarray(table, np.float32), tokenizer)

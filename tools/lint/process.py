@@ -51,7 +51,6 @@ ALLOWED = {
     "cluster/owner.py _let_signals": "",
     "cluster/owner.py _watch_signals": "once, for as long as an owner's process lives",
     "cluster/serve.py main": "an owner is a process of its own, and has nothing else yet",
-    "models/static.py _root_logger_left_alone": "in one thread at a time, under a lock",
     "rest/server.py make_server": "more open files, once and for good",
     "runtime/switching.py": "once, at import",
     "runtime/switching.py switch_as_before": "restores what it set, but for those who are counted",
