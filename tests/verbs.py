@@ -206,8 +206,6 @@ MEMORIES: dict[str, Callable[[World, Any], Awaitable[Any]]] = {
 }
 """Of everybody who has memories."""
 OWN_MEMORIES = MEMORIES | {
-    "find_sessions": lambda _, who: who.find_sessions("bees"),
-    "instructions": lambda _, who: who.instructions(),
     "remembered": lambda _, who: who.remembered(),
     "recall_many": lambda w, who: who.recall_many([w.text, "tea"]),
     "record": lambda w, who: who.record(said(w.text)),
@@ -224,9 +222,11 @@ def _calls_of(
 USER: dict[str, Call] = _calls_of(lambda w: w.user, OWN_MEMORIES) | {
     "append_many": lambda w: w.user.append_many({"chat": said(w.text), "more": said(w.text)}),
     "export_arrow": lambda w: w.user.export_arrow(),
+    "find_sessions": lambda w: w.user.find_sessions("bees"),
     "forget": lambda w: w.other.forget(),
     "import_session": _import_session,
     "inspect": lambda w: w.user.inspect(),
+    "instructions": lambda w: w.user.instructions(),
     "learn": lambda w: w.user.learn(w.text),
     "prune": lambda w: w.user.prune(keep=1_000),
     "search_working": lambda w: w.user.search_working(w.text),

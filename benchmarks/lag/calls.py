@@ -239,6 +239,8 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "User.synopsis": {"": lambda w: w.user.synopsis(refresh=True)},
     "User.inspect": {"": lambda w: w.user.inspect()},
     "User.stats": {"": lambda w: w.user.stats()},
+    "User.instructions": {"": lambda w: w.user.instructions()},
+    "User.find_sessions": {"": lambda w: w.user.find_sessions(f"a long walk {w.number}")},
     "User.remember": {
         "1 000 memories": lambda w: w.user.remember(w.texts()),
         "100 000 characters": lambda w: w.user.remember(w.text()),

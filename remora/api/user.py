@@ -31,9 +31,9 @@ from remora.jobs.rows import ROW_TYPES
 from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
-from remora.recall.found_sessions import DEPTH, FoundSession, rank_sessions
+from remora.recall.found_sessions import FoundSession, find_sessions
 from remora.recall.memory import Memory
-from remora.runtime.concurrency import map_concurrently, run_in_thread_if
+from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import UserStatistics
 from remora.services.arguments import (
     check_choice,
@@ -59,8 +59,6 @@ from remora.storage.records import INSTRUCTION
 __all__ = ["User", "WorkingHit"]
 
 
-_TITLES_AT_ONCE, _TITLE_CHARS = 8, 80
-_LOOKED_AT = 3  # messages of a session, for what its user said first
 _LONGEST_S = 1e11  # some 3 000 years: a time before that is not in the calendar
 
 
@@ -151,20 +149,7 @@ class User(LongTermHandle):
             StorageError: the journal cannot be read.
         """
         check_int(limit, "limit", low=1)
-        found = rank_sessions(await self.recall(query, limit=DEPTH), limit)
-        titles = await map_concurrently(
-            self._title_of, [one.session for one in found], concurrency=_TITLES_AT_ONCE
-        )
-        return [
-            msgspec.structs.replace(one, title=title)
-            for one, title in zip(found, titles, strict=True)
-        ]
-
-    async def _title_of(self, session: str) -> str:
-        first = await self.session(session).history(limit=_LOOKED_AT, attachments=False)
-        said = next((one.content for one in first if one.role == "user"), "")
-        words = " ".join(said.split()) if isinstance(said, str) else ""
-        return words if len(words) <= _TITLE_CHARS else f"{words[: _TITLE_CHARS - 1].rstrip()}…"
+        return await find_sessions(self, query, limit)
 
     async def append_many(
         self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]

@@ -19,6 +19,7 @@ from remora.client.session import ERASURE_S, ClientSession
 from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey, validate_id
 from remora.messages import MessageLike, Receipt
+from remora.recall.found_sessions import FoundSession, find_sessions
 from remora.recall.memory import Memory
 from remora.rest import memory_shapes as shapes
 from remora.rest import session_operations
@@ -40,6 +41,7 @@ from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.services.turns import LocalTurns
 from remora.storage.listing import ListingOrder, SessionListing
+from remora.storage.records import INSTRUCTION
 
 __all__ = ["ClientUser", "as_types", "plain_memories"]
 
@@ -241,6 +243,16 @@ class ClientUser:
                 "or what was recorded page by page, with remembered()"
             )
         return found
+
+    async def instructions(self) -> list[Memory]:
+        """Standing instructions that hold, newest first. See `remora.User.instructions`."""
+        found = await self.remembered(types=INSTRUCTION, limit=None)
+        return [one for one in reversed(found) if not one.superseded_by]
+
+    async def find_sessions(self, query: str, *, limit: int = 10) -> list[FoundSession]:
+        """Find sessions by what was said in them. See `remora.User.find_sessions`."""
+        check_int(limit, "limit", low=1)
+        return await find_sessions(self, query, limit)
 
     async def remembered(
         self,

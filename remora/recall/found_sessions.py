@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from remora.recall.memory import Memory
+from remora.runtime.concurrency import map_concurrently
 
-__all__ = ["DEPTH", "FoundSession", "rank_sessions"]
+__all__ = ["FoundSession", "find_sessions"]
 
-DEPTH = 200
-"""So many of the best memories are asked for, to rank sessions by."""
-
+_DEPTH = 200  # of the best memories, by which sessions are ranked
+_TITLES_AT_ONCE, _TITLE_CHARS = 8, 80
+_LOOKED_AT = 3  # messages of a session, for what its user said first
 _NEXT = 0.7
 """What the next best message of a session counts (RealMem, a needed session among the first ten:
 for .606 of the questions by the best message alone, .619 with 0.7, .617 with 0.5)."""
@@ -41,7 +43,22 @@ class FoundSession(msgspec.Struct, frozen=True):
     memories: Sequence[Memory]
 
 
-def rank_sessions(found: Iterable[Memory], limit: int) -> list[FoundSession]:
+async def find_sessions(user: Any, query: str, limit: int) -> list[FoundSession]:
+    """See `remora.User.find_sessions`; `user` is one, or one of a client."""
+    found = _rank_sessions(await user.recall(query, limit=_DEPTH), limit)
+
+    async def find_title(one: FoundSession) -> FoundSession:
+        first = await user.session(one.session).history(limit=_LOOKED_AT, attachments=False)
+        said = next((one.content for one in first if one.role == "user"), "")
+        words = " ".join(said.split()) if isinstance(said, str) else ""
+        if len(words) > _TITLE_CHARS:
+            words = f"{words[: _TITLE_CHARS - 1].rstrip()}…"
+        return msgspec.structs.replace(one, title=words)
+
+    return await map_concurrently(find_title, found, concurrency=_TITLES_AT_ONCE)
+
+
+def _rank_sessions(found: Iterable[Memory], limit: int) -> list[FoundSession]:
     """The best sessions, best first, without titles.
 
     A session counts by its best messages, each 0.7 times what the one before counts.

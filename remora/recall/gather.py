@@ -25,9 +25,9 @@ from remora.recall.memory import LONG_TOKENS, Memory
 from remora.recall.parts import show_parts
 from remora.recall.recall import Recall
 from remora.recall.sources import Sources
-from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
+from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
 
@@ -143,8 +143,9 @@ async def gather(
                     relevance=config.recall.relevance,
                     report=unranked.append,
                 )
-                large = any(one.tokens > LONG_TOKENS for one in memories)
-                found.memories = await run_in_thread_if(large, show_parts, memories, query)
+                if any(one.tokens > LONG_TOKENS for one in memories):
+                    memories = await run_in_thread(show_parts, memories, query)
+                found.memories = memories
                 notes = "; ".join(note for note in (*unranked, recall.note(key.user)) if note)
                 return Source("degraded" if unranked else "ok", detail=notes)
 

@@ -54,7 +54,8 @@ class Memory(msgspec.Struct, frozen=True):
         tokens: size in a context.
         id: of a message, the message's (`Message.id`); it never changes. `User.delete` takes it.
         type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,
-            ``context``, ``procedural``, ``message_batch``.
+            ``context``, ``procedural``, ``message_batch``; ``instruction`` for one that was
+            noticed.
         importance: 0 to 1, as its sender gave it.
         agent: the agent it belongs to; empty for all of the user's agents.
         key: what its caller named it; empty for none.

@@ -22,6 +22,7 @@ __all__ = ["show_parts"]
 
 _MOST_CHARS = 1_200  # that are shown of one
 _FILLED_CHARS = 600  # up to which it is shown from the beginning, besides what matches
+_MOST_ASKED = 2_000  # characters of a question
 _FIRST = 2  # fields that say what a result is about
 _LARGE = 300  # characters of a field whose own fields are looked at one by one
 _MOST_FIELDS = 400
@@ -37,7 +38,7 @@ def show_parts(memories: Sequence[Memory], query: str) -> list[Memory]:
         memories: what was found.
         query: what is asked.
     """
-    asked = frozenset(words(query))
+    asked = frozenset(words(query[:_MOST_ASKED]))
     return [_show_part(one, asked) if one.tokens > LONG_TOKENS else one for one in memories]
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
+import anyio
 import msgspec
 
 from remora.actors.session.messages import Snapshot
@@ -194,8 +195,9 @@ class Planner:
         if self.tiers.instructions is None:
             return ()
         try:
-            return await self.tiers.instructions(key.user)
-        except StorageError as e:
+            with anyio.fail_after(self._config.recall.deadline_s):
+                return await self.tiers.instructions(key.user)
+        except (StorageError, TimeoutError) as e:
             probe("instructions_not_read")
             _logger.warning("instructions_not_read", session=key, error=type(e).__name__)
             return ()

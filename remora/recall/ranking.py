@@ -115,7 +115,7 @@ class Matches(msgspec.Struct, frozen=True):
         answers: what each row counts that is an answer whether or not a list found it, 0 to 1,
             shape (rows,); None if that is not known of any.
         identified: how much of the question's identifiers each row has, 0 to 1, the rare ones more;
-            shape (rows,); None if it has none.
+            shape (rows,); None if no row has any.
         novelty: a factor for rows that say little but words of the question, up to 1, shape
             (rows,); None if nothing is asked, or it is not known.
         other_language: the question is in another language than the rows; then the vector list is
@@ -395,6 +395,8 @@ def weigh_identifiers(held: Sequence[npt.NDArray[np.bool_]]) -> Numbers | None:
         return None
     counts = np.array([np.count_nonzero(one) for one in held])
     worth = np.where(counts > 0, rarity(counts, len(held[0])), 0.0)
+    if not counts.any():
+        return None
     whole = max(float(worth.sum()), float(rarity(1, len(held[0]))))
     shares = [share * one for one, share in zip(held, worth / whole, strict=True)]
     total: Numbers = np.add.reduce(shares)

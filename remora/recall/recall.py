@@ -441,7 +441,7 @@ class Recall:
             candidates = await run_in_thread_if(True, add)
         rank = partial(fuse, candidates, config, asked, gain=self._gain)
         large = size > _CHARACTERS_IN_THREAD or len(candidates) > _RANKED_ON_LOOP
-        large = large or asked.reads_texts
+        large = large or asked.reads_texts or asked.is_long
         return await run_in_thread_if(large, rank)
 
 

@@ -107,6 +107,7 @@ async def test_the_first_load_waits_for_what_is_loaded(tmp_path: Path, opening: 
         opened(tmp_path, warm_up_s=600.0, deadline_s=600.0) as runtime,
         anyio.create_task_group() as tasks,
     ):
+        await runtime.session("ann", "two").load()  # reads what a context needs of the journal
 
         async def load() -> None:
             contexts.append(await runtime.session("ann", "two").load(query="nuts"))
