@@ -21,7 +21,7 @@ from remora.runtime.jobs import Job
 from remora.storage.answering import ids_by_place, messages_by_id, numbered_ids
 from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
-from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, is_erased_with
+from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, find_erased
 from remora.storage.journal_port import (
     Erased,
     Erasure,
@@ -428,10 +428,13 @@ class MemoryJournal(MemoryWriter):
         return Erased(erasure, removed)
 
     def _erase_from_user(self, own: Actor, session: str, removed: dict[str, int]) -> None:
-        for (kind, name), value in list(own.state_items.items()):
-            if is_erased_with(session, kind, value):
-                del own.state_items[kind, name]
-                removed["facets"] += 1
+        key = SessionKey(own.key.user, session)
+        actor = self._find(key)
+        newest = 0 if actor is None else actor.last
+        items = [(kind, name, value) for (kind, name), value in own.state_items.items()]
+        for one in find_erased(key, newest, items):
+            del own.state_items[one]
+            removed["facets"] += 1
         for id_, (sid, item) in list(self._memories.items()):
             if sid == own.sid and item.session == session:
                 del self._memories[id_]

@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from remora.errors import OutcomeUnknown
+from remora.ids import SessionKey
+from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import (
+    ERASED_KINDS,
     ERASED_TABLES,
     ERROR_REMOVED,
-    SYNOPSIS_KIND,
-    WORKING_KIND,
-    is_erased_with,
+    find_erased,
 )
 from remora.storage.journal_port import Erased
 from remora.storage.postgres.restore import Query
+from remora.storage.rows import SEQ_BITS
 
 __all__ = ["delete_messages", "delete_rows"]
 
@@ -44,9 +46,18 @@ async def delete_rows(
         kept = await read(
             "SELECT kind, name, value FROM remora.facets WHERE sid = $1 AND kind = ANY($2::text[])",
             own,
-            [SYNOPSIS_KIND, WORKING_KIND],
+            list(ERASED_KINDS),
         )
-        items = [(kind, name) for kind, name, value in kept if is_erased_with(session, kind, value)]
+        sid = found.get(session, -1)
+        ((newest,),) = await read(
+            f"SELECT coalesce(max(pos) & {(1 << SEQ_BITS) - 1}, 0) FROM remora.messages "
+            f"WHERE pos BETWEEN $1::bigint << {SEQ_BITS} AND (($1::bigint + 1) << {SEQ_BITS}) - 1",
+            sid,
+        )
+        key = SessionKey(user, session)
+        named = [(kind, name.decode(), value) for kind, name, value in kept]
+        gone = await run_in_thread(lambda: find_erased(key, newest, named))
+        items = [(kind, name.encode()) for kind, name in gone]
         found = {session: found[session]} if session in found else {}
     keys = await read("SELECT value FROM remora.settings WHERE name = $1", DIGEST_KEYS)
     owners = encode_owners(user, session, keys[0][0].decode() if keys else None)

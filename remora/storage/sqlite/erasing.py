@@ -16,13 +16,14 @@ import aiosqlite
 import msgspec
 
 from remora.errors import JournalDamaged
+from remora.ids import SessionKey
+from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import (
+    ERASED_KINDS,
     ERASED_TABLES,
     ERROR_REMOVED,
-    SYNOPSIS_KIND,
-    WORKING_KIND,
-    is_erased_with,
+    find_erased,
 )
 from remora.storage.journal_port import Erased
 from remora.storage.rows import SEQ_BITS
@@ -68,14 +69,19 @@ async def delete_rows(
     if session is not None:
         if own is not None:
             state_items = await writer.execute_fetchall(
-                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)",
-                (own, SYNOPSIS_KIND, WORKING_KIND),
+                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?, ?)",
+                (own, *ERASED_KINDS),
             )
-            erased = [
-                (own, kind, name)
-                for kind, name, value in state_items
-                if is_erased_with(session, kind, value)
-            ]
+            sid = found.get(session, -1)
+            ((newest,),) = await writer.execute_fetchall(
+                f"SELECT coalesce(max(pos) & {(1 << SEQ_BITS) - 1}, 0) FROM messages "
+                f"WHERE pos BETWEEN ? << {SEQ_BITS} AND ((? + 1) << {SEQ_BITS}) - 1",
+                (sid, sid),
+            )
+            key = SessionKey(user, session)
+            items = [(kind, name, value) for kind, name, value in state_items]
+            gone = await run_in_thread(lambda: find_erased(key, newest, items))
+            erased = [(own, kind, name) for kind, name in gone]
             await delete(
                 "facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", erased
             )
