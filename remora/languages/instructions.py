@@ -22,10 +22,11 @@ __all__ = ["Instruction", "find_instructions", "load_signs", "may_instruct"]
 
 _FILE = Path(__file__).with_suffix(".toml")
 _MOST_CHARS = 2_000  # a longer message was pasted
+_MOST_BYTES = 4 * _MOST_CHARS + 1_000  # of one that is encoded
 _LONGEST, _SHORTEST = 300, 4  # characters of a sentence
 _MOST = 3  # of a message
 _SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s*|\n+")
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|<(\w+)[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL)
 _QUOTED = re.compile(r"^[>|\"\u201c\u201e\u00ab'\u2018\u300c]")
 _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TOKEN = re.compile(r"\w+")
@@ -34,6 +35,12 @@ _UNSPACED = re.compile("[\u3041-\u30ff\u4e00-\u9fff]")
 _ASKS_TO = re.compile(r"^(?:please,? |and )*(?:can|could|would) you\b")
 _BLANKS = bytes(
     one if 97 <= one <= 122 else one + 32 if 65 <= one <= 90 else 32 for one in range(256)
+)
+_OF_ANSWERS = re.compile(
+    r"answer|repl(?:y|ies)|respon|speak|talk|write (?:to me|in)\b|keep (?:it|them)|explain"
+    r"|be (?:brief|short)"
+    r"|antwort|schreib|sprich|sprech|red[e ]|halt|repon|parle|ecri|habla|contest|escrib|rispo|parla"
+    r"|scriv|fal[ae]|antwoord|spreek|svar|snak|tala|cevap|отвеч|говори|пиши|答|話|说|說|回"
 )
 _MATTERS = {
     "name": late(
@@ -58,6 +65,7 @@ _POLARITY_TEXT = """
     always never don t do not stop avoid please ever again anymore any more use using from now going
     forward future make sure remember prefer rather instead only just like want need should must can
     could would i me my you your the a an to and in on of for is are be it that this when
+    longer am m s re ve
     immer nie niemals nicht kein keine bitte ich mir mich toujours jamais pas je ne siempre nunca no
     sempre mai non nao altijd nooit niet geen
 """
@@ -78,6 +86,8 @@ class Instruction(NamedTuple):
 
 def may_instruct(message: bytes) -> bool:
     """Whether an encoded message may have an instruction; it takes 3 µs, and most have none."""
+    if len(message) > _MOST_BYTES:
+        return False
     if not message.isascii():
         return True
     return not _signs_of_ascii().isdisjoint(message.translate(_BLANKS).split())
@@ -100,7 +110,7 @@ def find_instructions(text: str) -> Sequence[Instruction]:
         plain = plain if plain.isascii() else fold_accents(plain).replace("ß", "ss")
         if _instructs(plain) and not (line[-1] in "?\uff1f" and _ASKS_TO.match(plain) is None):
             about = _matter_of(plain)
-            found.setdefault(about, Instruction(line, about))
+            found[about] = Instruction(line, about)  # the last one holds
     return tuple(found.values())[:_MOST]
 
 
@@ -146,7 +156,8 @@ def _pattern_of(language: str) -> re.Pattern[str]:
 
 def _matter_of(plain: str) -> str:
     for name, pattern in _MATTERS.items():
-        if pattern().search(plain) is not None:
+        told = name in {"name", "pronouns"} or _OF_ANSWERS.search(plain) is not None
+        if told and pattern().search(plain) is not None:
             return name
     said = [word for word in _TOKEN.findall(plain) if word not in _POLARITY]
     return " ".join(sorted(set(make_stemmer("english").stemWords(said)))) or plain

@@ -8,8 +8,10 @@ them.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -26,6 +28,7 @@ _MOST_ASKED = 2_000  # characters of a question
 _FIRST = 2  # fields that say what a result is about
 _LARGE = 300  # characters of a field whose own fields are looked at one by one
 _MOST_FIELDS = 400
+_DEEPEST, _LONGEST = 8, 600  # of a field: levels, and characters
 _LINE = 300  # characters of a piece of a text without lines
 
 
@@ -72,25 +75,26 @@ def _fields_of(text: str) -> list[str]:
     if text[:1] not in {"{", "["}:
         return []
     try:
-        found: Any = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+        # numbers stay as they are written
+        found: Any = json.loads(text, parse_float=_as_written, parse_int=_as_written)
+        return list(islice(_walk(found, "", 0), _MOST_FIELDS))
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return []
-    fields: list[str] = []
-    for one in _walk(found, ""):
-        fields.append(one)
-        if len(fields) == _MOST_FIELDS:
-            break
-    return fields
 
 
-def _walk(value: Any, name: str) -> Iterator[str]:
+def _as_written(number: str) -> msgspec.Raw:
+    return msgspec.Raw(number.encode())
+
+
+def _walk(value: Any, name: str, depth: int) -> Iterator[str]:
     written = msgspec.json.encode(value).decode()
-    if len(written) <= _LARGE or not isinstance(value, dict | list) or not value:
-        yield f"{name}: {written}" if name else written
+    if len(written) <= _LARGE or not isinstance(value, dict | list) or depth == _DEEPEST:
+        field = f"{name}: {written}" if name else written
+        yield field if len(field) <= _LONGEST else f"{field[:_LONGEST]}…"
         return
     pairs = value.items() if isinstance(value, dict) else enumerate(value, start=1)
     for key, one in pairs:
-        yield from _walk(one, f"{name}.{key}" if name else str(key))
+        yield from _walk(one, f"{name}.{key}" if name else str(key), depth + 1)
 
 
 def _lines_of(text: str) -> Iterator[str]:

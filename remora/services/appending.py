@@ -174,13 +174,11 @@ class LocalAppends:
         return receipt
 
     async def _note_stored(self, key: SessionKey, request: Append, receipt: Receipt) -> None:
-        if receipt.duplicate:
-            return
-        if request.replace:
+        if request.replace and not receipt.duplicate:
             self._note_change(key.user)
             await self._attachments.clean(key.user)
         if self._instructions is not None:
-            await self._instructions.notice(key, request.entries, receipt)
+            await self._instructions.notice(key, request.entries, receipt, replaced=request.replace)
 
     async def replace(self, key: SessionKey, request: Replace) -> Receipt:
         """See `remora.Session.load_state_dict`."""

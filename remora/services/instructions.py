@@ -12,7 +12,7 @@ from typing import Any
 
 from remora.actors.policies.importance import DEFAULT_IMPORTANCE
 from remora.actors.policies.redaction import redact_text
-from remora.actors.user.messages import TakeInstructions
+from remora.actors.user.messages import DeleteMemories, TakeInstructions
 from remora.errors import RedactionFailed, RemoraError
 from remora.ids import SessionKey, UserKey, fact_id, topic_id
 from remora.languages.instructions import find_instructions, may_instruct
@@ -54,10 +54,24 @@ class Instructions:
         self._without: set[str] = set()
         self._changes = 0
 
-    async def notice(self, key: SessionKey, entries: Sequence[Entry], receipt: Receipt) -> None:
+    async def notice(
+        self,
+        key: SessionKey,
+        entries: Sequence[Entry],
+        receipt: Receipt,
+        *,
+        replaced: bool = False,
+    ) -> None:
         """Record what messages that are stored ask for.
 
-        If that fails, the messages are stored all the same.
+        If that fails, the messages are stored all the same; an append that is repeated under its
+        key records it then.
+
+        Args:
+            key: the session.
+            entries: the messages.
+            receipt: theirs.
+            replaced: they may have taken the place of others, whose instructions go.
         """
         items = [
             item
@@ -65,14 +79,32 @@ class Instructions:
             if entry.role == "user" and may_instruct(entry.chat)
             for item in self._find(key, entry, seq)
         ]
-        if not items:
+        if not items and not replaced:
             return
         try:
-            await self._tell(UserKey(key.user), TakeInstructions(tuple(items)))
+            if replaced:
+                await self._withdraw(key, set(receipt.seqs), {item.id for item in items})
+            if receipt.duplicate and await self._journal.removed_messages(
+                key.user, {(key.session, seq) for seq in receipt.seqs}
+            ):
+                return
+            if items:
+                await self._tell(UserKey(key.user), TakeInstructions(tuple(items)))
         except RemoraError as e:
             probe("instructions_not_noticed")
             _logger.warning("instructions_not_noticed", session=key, error=type(e).__name__)
         self.note_change(key.user)
+
+    async def _withdraw(self, key: SessionKey, seqs: set[int], kept: set[str]) -> None:
+        """Delete instructions that these messages gave before they were changed."""
+        facts = await self._journal.facts(key.user, session=key.session)
+        gone = [
+            item.id
+            for item in facts
+            if item.type == INSTRUCTION and seqs.issuperset(item.sources) and item.id not in kept
+        ]
+        if gone:
+            await self._tell(UserKey(key.user), DeleteMemories(tuple(gone), None))
 
     async def get(self, user: str) -> Sequence[MemoryItem]:
         """A user's instructions that hold, newest first.

@@ -73,6 +73,32 @@ async def test_it_goes_with_its_message_and_is_changed_and_deleted(tmp_path: Pat
         assert not shown(await session.load())
 
 
+async def test_an_edit_takes_the_old_instruction_away(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        for text, wanted in (
+            ("Always use tabs.", ["Always use tabs."]),
+            ("Always use spaces.", ["Always use spaces."]),
+            ("Always use tabs.", ["Always use tabs."]),
+            ("Hello.", []),
+        ):
+            await session.append(user(text, id="m1"), replace=True)
+            assert [one.text for one in await ada.instructions()] == wanted
+
+
+async def test_an_append_that_is_repeated_is_noticed_once(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        for _ in range(2):
+            receipt = await session.append(user("Always use tabs."), key="k")
+        assert [one.text for one in await ada.instructions()] == ["Always use tabs."]
+        await session.delete(receipt.ids[0])
+        await session.append(user("Always use tabs."), key="k")
+        assert await ada.instructions() == []
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -59,3 +59,13 @@ def test_any_text_gets_no_longer(value: object, query: str, times: int) -> None:
     (shown,) = show_parts([memory(text, 2_000)], query)
     assert len(shown.text) <= max(len(text), 1_400)
     assert shown.tokens <= 2_000
+
+
+def test_numbers_are_shown_as_they_are_written_and_depth_does_no_harm() -> None:
+    text = '{"price": 1.10, "id": 12345678901234567.89, "log": "' + "y" * 5_000 + '"}'
+    (shown,) = show_parts([memory(text, 1_500)], "What is the price?")
+    assert "price: 1.10" in shown.text
+    assert "id: 12345678901234567.89" in shown.text
+    deep = '{"a":' * 990 + '"word ' + "y z " * 500 + '"' + "}" * 990
+    (shown,) = show_parts([memory(deep, 2_000)], "word")
+    assert len(shown.text) < 1_500
