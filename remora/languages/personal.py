@@ -31,15 +31,16 @@ class _Matter(NamedTuple):
 
 
 _NOW = r"(?: (?:just|now|currently|recently|finally|still|also))?"
+_END = r"(?= *(?:[?.!,]|$|again|now|please|title))"
 _WHAT_IS = r"what(?:'?s| is| are| was)"
 _MATTERS: Mapping[str, _Matter] = {
     "home": _Matter(
         (
             rf"where (?:do|did|am|are) (?:i|we){_NOW} (?:live|living|based|located|reside)\b",
             r"(?:which|what) (?:city|town|country|place)\b.{0,30}\b(?:live|living|based) in\b",
-            r"(?:which|what) (?:city|town|country|street) (?:do|am|are) (?:i|we)\b",
-            rf"{_WHAT_IS} (?:my|our)(?: home| current| new)? address",
-            r"where(?:'s| is) (?:my|our) (?:home|house|flat|apartment|place)\b",
+            r"(?:which|what) (?:city|town|country) (?:am|are) (?:i|we)(?: now)? in *(?:[?.!]|$)",
+            rf"{_WHAT_IS} (?:my|our)(?: home| current| new)? address{_END}",
+            rf"where(?:'s| is) (?:my|our) (?:home|house|flat|apartment|place){_END}",
             r"wo (?:wohne|lebe) ich|wo (?:wohnen|leben) wir|wo bin ich zu ?hause",
             r"in welche[mr] (?:stadt|strasse|land|ort)\b.{0,12}\b(?:wohne|lebe|wohnen|leben)\b",
             r"(?:wie|was) (?:lautet|ist) (?:meine|unsere)(?: neue)? (?:adresse|anschrift)",
@@ -72,7 +73,7 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "name": _Matter(
         (
-            rf"who am i\b(?! (?:\w+ing|to)\b)|{_WHAT_IS} my(?: full| first| last)? name\b",
+            rf"who am i\b(?! (?:\w+ing|to)\b)|{_WHAT_IS} my(?: full| first| last)? name{_END}",
             r"what am i called|what (?:should|do) you call me",
             r"wer bin ich\b|wie heisse ich|(?:wie|was) (?:lautet|ist) mein name",
             r"qui suis-je|comment (?:est-ce que )?je m'appelle|quel est mon (?:nom|prenom)",
@@ -96,7 +97,7 @@ _MATTERS: Mapping[str, _Matter] = {
         (
             r"what do i do(?: for (?:a living|work))?\s*(?:\?|$)|where do i work\b",
             r"who do i work for|(?:which|what) company\b.{0,20}\bi\b.{0,10}\bwork",
-            rf"{_WHAT_IS} my (?:job|profession|occupation|role|position|work)\b",
+            rf"{_WHAT_IS} my (?:job|profession|occupation|role|position|work){_END}",
             r"who(?:'s| is) my (?:boss|employer)\b",
             r"was (?:mache|arbeite) ich (?:beruflich|von beruf)|was ist mein beruf",
             r"wo arbeite ich|fur wen arbeite ich|wer ist mein (?:chef|arbeitgeber)",
@@ -128,7 +129,7 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "number": _Matter(
         (
-            rf"{_WHAT_IS} (?:my|our)(?: new| mobile| cell| home| work)?(?: phone)?(?: |-)?number\b",
+            rf"{_WHAT_IS} (?:my|our)(?: \w+)?(?: phone)?[ -]?number{_END}",
             r"(?:wie|was) (?:lautet|ist) meine (?:neue )?(?:\w+)?nummer",
             r"(?:quel est|c'est quoi) mon (?:nouveau )?numero",
             r"cual es mi (?:nuevo )?(?:numero|telefono)",
@@ -146,7 +147,7 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "age": _Matter(
         (
-            r"how old (?:am i|are we)\b|when was i born|when(?:'s| is) my birthday",
+            r"how old (?:am i|are we)\b(?! supposed)|when was i born|when(?:'s| is) my birthday",
             rf"{_WHAT_IS} my (?:age|birthday|date of birth|birth date)",
             r"wie alt bin ich|wann (?:bin ich geboren|habe ich geburtstag|ist mein geburtstag)",
             r"quel age (?:ai-je|j'ai)|j'ai quel age|quand (?:suis-je nee?|est mon anniversaire)",

@@ -50,6 +50,11 @@ def test_a_question_and_a_statement(question: str, matter: str, statement: str) 
         "What do I do when the printer jams?",
         "Who am I meeting tomorrow?",
         "What is the number of the order?",
+        "What is my name server?",
+        "Where is my house key?",
+        "What is my work around for bug 5?",
+        "How old am I supposed to be to vote?",
+        "What is my number of orders?",
         "",
     ],
 )
