@@ -32,7 +32,7 @@ from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
 from remora.recall.found_sessions import FoundSession, find_sessions
-from remora.recall.memory import Memory
+from remora.recall.memory import Memory, newest_that_hold
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import UserStatistics
 from remora.services.arguments import (
@@ -405,8 +405,7 @@ class User(LongTermHandle):
             LongTermError: long-term memory is switched off.
             StorageError: the journal cannot be read.
         """
-        found = await self.remembered(types=INSTRUCTION, limit=None)
-        return [one for one in reversed(found) if not one.superseded_by]
+        return newest_that_hold(await self.remembered(types=INSTRUCTION, limit=None))
 
     async def synopsis(self, *, refresh: bool = False, timeout_s: float | None = None) -> Synopsis:
         """The user's profile: who the user is and what concerns them now.

@@ -20,7 +20,7 @@ from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey, validate_id
 from remora.messages import MessageLike, Receipt
 from remora.recall.found_sessions import FoundSession, find_sessions
-from remora.recall.memory import Memory
+from remora.recall.memory import Memory, newest_that_hold
 from remora.rest import memory_shapes as shapes
 from remora.rest import session_operations
 from remora.rest import shapes as session_shapes
@@ -246,8 +246,7 @@ class ClientUser:
 
     async def instructions(self) -> list[Memory]:
         """Standing instructions that hold, newest first. See `remora.User.instructions`."""
-        found = await self.remembered(types=INSTRUCTION, limit=None)
-        return [one for one in reversed(found) if not one.superseded_by]
+        return newest_that_hold(await self.remembered(types=INSTRUCTION, limit=None))
 
     async def find_sessions(self, query: str, *, limit: int = 10) -> list[FoundSession]:
         """Find sessions by what was said in them. See `remora.User.find_sessions`."""

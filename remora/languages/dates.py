@@ -17,7 +17,7 @@ from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 
-__all__ = ["Period", "asks_of_days_alone", "find_periods"]
+__all__ = ["Period", "find_periods", "read_question"]
 
 _MOST_CHARS = 1_000
 _MOST_NORMALIZED = 2_000  # a few letters become 18 when they are normalized
@@ -53,13 +53,13 @@ def find_periods(text: str, today: int) -> list[Period]:
     return _read_periods(text, today)[0]
 
 
-def asks_of_days_alone(question: str, today: int) -> bool:
-    """Whether a question names days, and nothing else that could be looked for.
+def read_question(question: str, today: int) -> tuple[list[Period], bool]:
+    """The days that a question names, and whether it names nothing else that could be looked for.
 
     As "What did I tell you yesterday?", "Worüber haben wir letzte Woche gesprochen?".
     """
     found, rest = _read_periods(question, today)
-    return bool(found) and not any(
+    return found, bool(found) and not any(
         word not in _SAYING and word not in _SAID_LITTLE
         for word in _WORD.findall(rest if rest.isascii() else _HAN_SAYING.sub(" ", rest))
     )

@@ -147,13 +147,13 @@ class ContextFitter:
         """
         kept = await self._size_of_kept_blocks(gathered, budget)
         left = budget - kept
-        wishes = self._fit_instructions(gathered, left)
+        instructions = self._fit_instructions(gathered, left)
         room = min(left, profile_room(budget))
-        synopsis, cost, about = self._fit_synopsis(gathered, wishes, room)
+        synopsis, cost, about = self._fit_synopsis(gathered, instructions, room)
         shows_profile = bool(about.count)
         if synopsis is not None and shows_profile and list_summaries(snapshot):
-            synopsis, cost = self._trim_synopsis(gathered, wishes, snapshot, synopsis, cost)
-            shows_profile = synopsis != self._front_message(wishes, None, SaidTexts())
+            synopsis, cost = self._trim_synopsis(gathered, instructions, snapshot, synopsis, cost)
+            shows_profile = synopsis != self._front_message(instructions, None, SaidTexts())
         left -= cost
         blocks, spent = FittedBlocks(), kept
         if self._blocks is not None:
@@ -271,25 +271,31 @@ class ContextFitter:
 
     def _fit_instructions(self, gathered: Gathered, budget: int) -> str:
         """The user's newest instructions that fit into their share; empty for none."""
+        if not gathered.instructions:
+            return ""
         room = max(int(budget * self._instructions_share), min(budget // 8, _LEAST_INSTRUCTIONS))
+        left = room - self._counter.count(instructions_text(()))
         lines: list[str] = []
         for item in gathered.instructions:
-            said = datetime.fromtimestamp(item.created_us / 1_000_000, UTC)
-            more = [*lines, instruction_line(item.content, said)]
-            if self._counter.count(instructions_text(more)) > room:
-                probe("instructions_left_out")
+            left -= item.tokens + LINE_TOKENS
+            if left < 0:
                 break
-            lines = more
+            said = datetime.fromtimestamp(item.created_us / 1_000_000, UTC)
+            lines.append(instruction_line(item.content, said))
+        while lines and self._counter.count(instructions_text(lines)) > room:
+            lines.pop()
+        if len(lines) < len(gathered.instructions):
+            probe("instructions_left_out")
         return instructions_text(lines) if lines else ""
 
     def _fit_synopsis(
-        self, gathered: Gathered, wishes: str, room: int
+        self, gathered: Gathered, instructions: str, room: int
     ) -> tuple[ChatDict | None, int, Source]:
         """Instructions and synopsis as a message, its tokens and the synopsis' status."""
         source = gathered.sources.synopsis
-        alone = self._front_message(wishes, None, SaidTexts())
+        alone = self._front_message(instructions, None, SaidTexts())
         least = 0 if alone is None else count_message(self._counter, alone)
-        message = self._front_message(wishes, gathered.synopsis, SaidTexts())
+        message = self._front_message(instructions, gathered.synopsis, SaidTexts())
         if message is None or message == alone:
             return alone, least, source
         cost = count_message(self._counter, message)
@@ -301,21 +307,26 @@ class ContextFitter:
         return message, cost, msgspec.structs.replace(source, count=1)
 
     def _trim_synopsis(
-        self, gathered: Gathered, wishes: str, snapshot: Snapshot, message: ChatDict, cost: int
+        self,
+        gathered: Gathered,
+        instructions: str,
+        snapshot: Snapshot,
+        message: ChatDict,
+        cost: int,
     ) -> tuple[ChatDict | None, int]:
         """The synopsis without lines that the summaries have, and its tokens."""
         said = SaidTexts([one.text for one in list_summaries(snapshot)])
-        shorter = self._front_message(wishes, gathered.synopsis, said)
+        shorter = self._front_message(instructions, gathered.synopsis, said)
         if shorter is None:
             return None, 0
         tokens = count_message(self._counter, shorter)
         return (shorter, tokens) if tokens < cost else (message, cost)
 
     def _front_message(
-        self, wishes: str, synopsis: Synopsis | None, said: SaidTexts
+        self, instructions: str, synopsis: Synopsis | None, said: SaidTexts
     ) -> ChatDict | None:
         profile = "" if synopsis is None else synopsis_text(trim_profile(synopsis, said))
-        text = "\n\n".join(part for part in (wishes, profile) if part)
+        text = "\n\n".join(part for part in (instructions, profile) if part)
         return {"role": self._quoted_role, "content": text} if text else None
 
     def _fit_recalled(

@@ -19,6 +19,7 @@ __all__ = [
     "Memory",
     "comparable_text",
     "make_memory",
+    "newest_that_hold",
     "quote_memories",
     "sort_by_importance",
 ]
@@ -202,6 +203,11 @@ def make_memory(found: Ranked) -> Memory:
         importance=round(row.importance, 6),  # as given: the store keeps half of a float's digits
         agent=row.agent,
     )
+
+
+def newest_that_hold(memories: Iterable[Memory]) -> list[Memory]:
+    """Of memories, oldest first, those whose place no newer one took, newest first."""
+    return [one for one in memories if not one.superseded_by][::-1]
 
 
 def quote_memories(memories: Iterable[Memory]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remora.actors.policies.bm25 import stem_words, surface_words, words
-from remora.languages.dates import Period, asks_of_days_alone, find_periods
+from remora.languages.dates import Period, read_question
 from remora.languages.detection import language_of
 from remora.languages.personal import find_matter
 from remora.languages.search_words import question_forms, reading_size
@@ -48,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         vector: its unit vector, shape (dimension,); None for the words alone.
         vocabulary: in which the words near its words are looked for; None for no near words.
         periods: the days that it names.
-        of_days_alone: it names nothing else; see `asks_of_days_alone`.
+        of_days_alone: it names nothing else; see `read_question`.
     """
 
     text: str
@@ -163,8 +163,7 @@ async def ask(
     """
     question = Question(text)
     if today is not None:
-        periods = find_periods(text, today)
-        alone = bool(periods) and asks_of_days_alone(text, today)
+        periods, alone = read_question(text, today)
         question = Question(text, periods=periods, of_days_alone=alone)
     if embedder is None or not text.strip():
         return question

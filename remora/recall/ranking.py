@@ -276,7 +276,7 @@ def rank(
     if not people:
         score[told] *= config.user_prior
     base[places] = score
-    before, after = traits.before[places], traits.after[places]
+    before, after = traits.replies_to[places], traits.after[places]
     asking[places] = traits.asks[places] | traits.calls[places]
     answers = asking[before]
     if not people:

@@ -199,7 +199,7 @@ class Traits:
         sessions: the sessions of the rows.
         named: their speakers.
         before: the place of the message before each message, and after the last place where there
-            is none; of a tool's result, the place of the call; shape (rows,).
+            is none; shape (rows,).
         after: the same of the message after it.
         speakers: the number of each speaker's name.
         speaker: of each row, by number; shape (rows,).
@@ -231,7 +231,7 @@ class Traits:
         self.sessions = NameColumn(rows, "session", kept, getattr(earlier, "sessions", None))
         self.named = NameColumn(rows, "speaker", kept, getattr(earlier, "named", None))
         self.speakers, self.speaker = self.named.numbers, self.named.column
-        self.before, self.after = _neighbours(self.sessions.column, self.seqs, self.is_result)
+        self.before, self.after = _neighbours(self.sessions.column, self.seqs)
 
     def joined(self, others: Traits, follow: Sequence[tuple[int, int]]) -> Traits:
         """The traits of these rows and, behind them, of others.
@@ -259,6 +259,20 @@ class Traits:
         both.speaker = np.concatenate([self.speaker, renumbered])
         both.findings = self.findings
         return both
+
+    @cached_property
+    def replies_to(self) -> npt.NDArray[np.int32]:
+        """As `before`, but before each result of a message's calls is that message."""
+        import numpy as np  # noqa: PLC0415
+
+        before = self.before.copy()
+        results = np.append(self.is_result, False)
+        for _ in range(_MOST_PARALLEL):
+            behind = (self.is_result & results[before]).nonzero()[0]
+            if not len(behind):
+                break
+            before[behind] = before[before[behind]]
+        return before
 
     @cached_property
     def of_people(self) -> bool:
@@ -338,14 +352,11 @@ def asks(text: str) -> bool:
 
 
 def _neighbours(
-    sessions: npt.NDArray[np.int32],
-    seqs: npt.NDArray[np.int64],
-    is_result: npt.NDArray[np.bool_],
+    sessions: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The places of the messages before and after each; only messages have neighbours.
 
-    A neighbour that is not there has the place after the last. Before all results of a message's
-    calls is that message.
+    A neighbour that is not there has the place after the last.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -357,10 +368,4 @@ def _neighbours(
     follow &= seqs[first] > 0
     first, second = first[follow], second[follow]
     before[second], after[first] = first, second
-    results = np.append(is_result, False)
-    for _ in range(_MOST_PARALLEL):
-        behind = (is_result & results[before]).nonzero()[0]
-        if not len(behind):
-            break
-        before[behind] = before[before[behind]]
     return before, after

@@ -97,11 +97,10 @@ class Instructions:
 
     async def _withdraw(self, key: SessionKey, seqs: set[int], kept: set[str]) -> None:
         """Delete instructions that these messages gave before they were changed."""
-        facts = await self._journal.facts(key.user, session=key.session)
         gone = [
             item.id
-            for item in facts
-            if item.type == INSTRUCTION and seqs.issuperset(item.sources) and item.id not in kept
+            for item in await self._read(key.user)
+            if item.session == key.session and seqs.issuperset(item.sources) and item.id not in kept
         ]
         if gone:
             await self._tell(UserKey(key.user), DeleteMemories(tuple(gone), None))
@@ -112,19 +111,23 @@ class Instructions:
         Raises:
             StorageError: the journal cannot be read.
         """
-        if user in self._without:
-            return ()
-        changes = self._changes
-        facts = await self._journal.facts(user)
-        items = [item for item in facts if item.type == INSTRUCTION]
+        items = await self._read(user)
         if not items:
-            if changes == self._changes:
-                if len(self._without) == _MOST_KNOWN:
-                    self._without.clear()
-                self._without.add(user)
             return ()
         standings = await find_standings(self._journal, user, items)
         return [item for item in reversed(items) if holds(item, standings)]
+
+    async def _read(self, user: str) -> Sequence[MemoryItem]:
+        """All of a user's instructions, oldest first; of a user without any it asks once."""
+        if user in self._without:
+            return ()
+        changes = self._changes
+        items = [one for one in await self._journal.facts(user) if one.type == INSTRUCTION]
+        if not items and changes == self._changes:
+            if len(self._without) == _MOST_KNOWN:
+                self._without.clear()
+            self._without.add(user)
+        return items
 
     def note_change(self, user: str) -> None:
         """The user's memories changed, or may have."""

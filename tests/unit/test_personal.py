@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.languages.dates import asks_of_days_alone
+from remora.languages.dates import read_question
 from remora.languages.personal import find_matter, states
 
 TODAY = 20_700
@@ -94,4 +94,4 @@ def test_what_is_no_statement(matter: str, text: str) -> None:
     ],
 )
 def test_questions_of_days_alone(question: str, *, alone: bool) -> None:
-    assert asks_of_days_alone(question, TODAY) == alone
+    assert read_question(question, TODAY)[1] == alone

@@ -14,6 +14,7 @@ from typing import Any
 from remora.errors import OutcomeUnknown
 from remora.ids import SessionKey
 from remora.runtime.threads import run_in_thread
+from remora.storage.decoding import SEQ_MASK
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import (
     ERASED_KINDS,
@@ -50,7 +51,7 @@ async def delete_rows(
         )
         sid = found.get(session, -1)
         ((newest,),) = await read(
-            f"SELECT coalesce(max(pos) & {(1 << SEQ_BITS) - 1}, 0) FROM remora.messages "
+            f"SELECT coalesce(max(pos) & {SEQ_MASK}, 0) FROM remora.messages "
             f"WHERE pos BETWEEN $1::bigint << {SEQ_BITS} AND (($1::bigint + 1) << {SEQ_BITS}) - 1",
             sid,
         )

@@ -18,6 +18,7 @@ import msgspec
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey
 from remora.runtime.threads import run_in_thread
+from remora.storage.decoding import SEQ_MASK
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import (
     ERASED_KINDS,
@@ -74,7 +75,7 @@ async def delete_rows(
             )
             sid = found.get(session, -1)
             ((newest,),) = await writer.execute_fetchall(
-                f"SELECT coalesce(max(pos) & {(1 << SEQ_BITS) - 1}, 0) FROM messages "
+                f"SELECT coalesce(max(pos) & {SEQ_MASK}, 0) FROM messages "
                 f"WHERE pos BETWEEN ? << {SEQ_BITS} AND ((? + 1) << {SEQ_BITS}) - 1",
                 (sid, sid),
             )
