@@ -61,7 +61,7 @@ def read_question(question: str, today: int) -> tuple[list[Period], bool]:
     found, rest = _read_periods(question, today)
     return found, bool(found) and not any(
         word not in _SAYING and word not in _SAID_LITTLE
-        for word in _WORD.findall(rest if rest.isascii() else _HAN_SAYING.sub(" ", rest))
+        for word in _WORD.findall(rest if rest.isascii() else _HAN_SAYING().sub(" ", rest))
     )
 
 
@@ -431,7 +431,7 @@ _SAYING = frozenset(_SAYING_TEXT.split())
 _SAID_LITTLE = frozenset(
     fold_accents(word) for language in ("en", "de", "fr", "es") for word in FUNCTION_WORDS[language]
 ) | {"s", "d", "l", "m"}
-_HAN_SAYING = re.compile(
+_HAN_SAYING = late(
     "私|僕|俺|たち|あなた|何|なに|どんな|こと|話|会話|言|聞|教え|伝え|質問|し|まし|た|を|は|が|に|の|"
     "って|か|て|い|っ|う|わ|え|つ|と|で|ん|だ|ね|よ|"
     "我|你|您|们|們|什么|什麼|哪些|说|說|过|過|了|的|跟|和|对|對|告诉|告訴|问|問|聊|谈|談|讨论|討論|些|呢|吗|嗎"

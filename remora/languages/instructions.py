@@ -9,7 +9,6 @@ is a habit. What is quoted, or in a block of code, is not the speaker's own.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -31,12 +30,12 @@ _QUOTED = re.compile(r"^[>|\"\u201c\u201e\u00ab'\u2018\u300c]")
 _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]+")
-_UNSPACED = re.compile("[\u3041-\u30ff\u4e00-\u9fff]")
+_UNSPACED = late("[\u3041-\u30ff\u4e00-\u9fff]")
 _ASKS_TO = re.compile(r"^(?:please,? |and )*(?:can|could|would) you\b")
 _BLANKS = bytes(
     one if 97 <= one <= 122 else one + 32 if 65 <= one <= 90 else 32 for one in range(256)
 )
-_OF_ANSWERS = re.compile(
+_OF_ANSWERS = late(
     r"answer|repl(?:y|ies)|respon|speak|talk|write (?:to me|in)\b|keep (?:it|them)|explain"
     r"|be (?:brief|short)"
     r"|antwort|schreib|sprich|sprech|red[e ]|halt|repon|parle|ecri|habla|contest|escrib|rispo|parla"
@@ -117,7 +116,7 @@ def find_instructions(text: str) -> Sequence[Instruction]:
 def _instructs(plain: str) -> bool:
     by_sign = _languages_by_sign()
     languages = {one for word in _WORD.findall(plain) for one in by_sign.get(word, ())}
-    if not plain.isascii() and _UNSPACED.search(plain) is not None:
+    if not plain.isascii() and _UNSPACED().search(plain) is not None:
         languages |= {"ja", "zh"}
     return any(_pattern_of(one).search(plain) is not None for one in languages)
 
@@ -129,6 +128,8 @@ def load_signs() -> None:
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, object]]:
+    import tomllib  # noqa: PLC0415
+
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
@@ -156,7 +157,7 @@ def _pattern_of(language: str) -> re.Pattern[str]:
 
 def _matter_of(plain: str) -> str:
     for name, pattern in _MATTERS.items():
-        told = name in {"name", "pronouns"} or _OF_ANSWERS.search(plain) is not None
+        told = name in {"name", "pronouns"} or _OF_ANSWERS().search(plain) is not None
         if told and pattern().search(plain) is not None:
             return name
     said = [word for word in _TOKEN.findall(plain) if word not in _POLARITY]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple
 
+from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 
 __all__ = ["find_matter", "states"]
@@ -260,18 +260,31 @@ _MATTERS: Mapping[str, _Matter] = {
 }
 
 
+def _plain(text: str) -> str:
+    text = text.lower().replace("\u2019", "'")
+    return text if text.isascii() else fold_accents(text).replace("ß", "ss")
+
+
+def _any_of(patterns: Sequence[str]) -> Callable[[], re.Pattern[str]]:
+    return late("|".join(f"(?:{_plain(one)})" for one in patterns))
+
+
+_ASKED = {name: _any_of(one.asked) for name, one in _MATTERS.items()}
+_STATED = {name: _any_of(one.stated) for name, one in _MATTERS.items()}
+
+
 def find_matter(question: str) -> str:
     """The matter of the asker that a question asks of; empty if it is none of those that are known.
 
     It looks at the first 300 characters.
     """
     text = _plain(question[:_MOST_ASKED])
-    return next((matter for matter, asked in _asked() if asked.search(text) is not None), "")
+    return next((name for name, asked in _ASKED.items() if asked().search(text) is not None), "")
 
 
 def states(matter: str) -> Callable[[str], bool]:
     """Tells whether a message states such a matter of its author; by its first 1,000 characters."""
-    stated = _stated(matter).search
+    stated = _STATED[matter]().search
     signs = _MATTERS[matter].signs.split("|")
 
     def is_statement(text: str) -> bool:
@@ -279,22 +292,3 @@ def states(matter: str) -> Callable[[str], bool]:
         return any(sign in text for sign in signs) and stated(text) is not None
 
     return is_statement
-
-
-def _plain(text: str) -> str:
-    text = text.lower().replace("\u2019", "'")
-    return text if text.isascii() else fold_accents(text).replace("ß", "ss")
-
-
-@cache
-def _asked() -> Sequence[tuple[str, re.Pattern[str]]]:
-    return [(name, re.compile(_any(one.asked))) for name, one in _MATTERS.items()]
-
-
-@cache
-def _stated(matter: str) -> re.Pattern[str]:
-    return re.compile(_any(_MATTERS[matter].stated))
-
-
-def _any(patterns: Sequence[str]) -> str:
-    return "|".join(f"(?:{_plain(one)})" for one in patterns)

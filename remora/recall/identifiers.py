@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from remora.actors.policies.bm25 import words
+from remora.languages.patterns import late
 
 __all__ = ["find_identifiers"]
 
@@ -22,7 +23,7 @@ _MIXED = re.compile(r"(?a:(?=\S*\d)(?=\S*[A-Za-z])\w[\w.@/:#-]{3,})")
 _DIGITS = re.compile(r"\d{5}")
 _ADDRESS = re.compile(r"(?a:[\w.+-]+@[\w-]+\.\w+|\w+(?:/[\w.-]+){2,}|[\w-]+/[\w-]+\.\w+)")
 _CODE = re.compile(r"[A-Z]{5,}")
-_NONE = re.compile(
+_NONE = late(
     r"(?ai:\d{4}-\d\d?(?:-\d\d?)?(?:t[\d:.z+-]*)?|\d\d?[./-]\d\d?[./-]\d{2,4}"  # dates
     r"|\d\d?:\d\d(?::\d\d)?(?:[ap]m)?"  # times
     r"|\d+(?:[.,:]\d+)?-?(?:[a-z]{1,3}|mins?|hours?|days?|weeks?|months?|years?|year-olds?)"
@@ -46,7 +47,7 @@ def find_identifiers(text: str) -> Sequence[tuple[str, ...]]:
 
 
 def _is_identifier(run: str, *, shouted: bool) -> bool:
-    if _NONE.fullmatch(run) is not None:
+    if _NONE().fullmatch(run) is not None:
         return False
     if _ADDRESS.fullmatch(run) is not None:
         return True

@@ -8,10 +8,10 @@ only, and nothing else: both stay found.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from remora.actors.policies.bm25 import words
+from remora.languages.patterns import late
 from remora.storage.ports import MemoryRow
 
 __all__ = ["DEPTH", "order_newest_first"]
@@ -23,8 +23,8 @@ DEPTH = 10
 _LEAST_SCORE, _LEAST_SCORE_OF_CHANGE = 0.6, 0.3
 _ALIKE, _ALIKE_RESULT = 0.4, 0.7  # of their words; results of one tool have the same keys
 _COMPARED_CHARS = 400
-_OF_CHANGE = re.compile(
-    r"^\W*(?:(?:small |quick )?correction|update|actually|scratch that|change of plans?"
+_OF_CHANGE = late(
+    r"(?i)^\W*(?:(?:small |quick )?correction|update|actually|scratch that|change of plans?"
     r"|sorry,? i meant|i was wrong|korrektur|kleine korrektur|correccion|corrección)\b"
     r"|\bno longer\b|\bnot\b.{1,30}\banymore\b|\bthe old (?:one|number|address)\b"
     r"|\b(?:has|have|was|were|got|is|been) (?:been |now )?(?:moved|changed|rescheduled|postponed"
@@ -32,14 +32,12 @@ _OF_CHANGE = re.compile(
     r"|\b(?:changed|switched) (?:it |this |that )?(?:to|from)\b"
     r"|\bnew (?:number|address|phone|email|password|date|deadline|plan|name|job|boss)\b"
     r"|\bnicht mehr\b|\bjetzt doch\b|\bne\b.{1,20}\bplus\b|\bya no\b|もう.{1,12}ない|に変わ|に変更"
-    r"|不再|改成|改为|改為|换成|換成",
-    re.IGNORECASE,
+    r"|不再|改成|改为|改為|换成|換成"
 )
-_OF_PAST = re.compile(
-    r"\b(?:first|original(?:ly)?|initial(?:ly)?|used to|before|previous(?:ly)?|old|earlier"
+_OF_PAST = late(
+    r"(?i)\b(?:first|original(?:ly)?|initial(?:ly)?|used to|before|previous(?:ly)?|old|earlier"
     r"|zuerst|ursprünglich|früher|vorher|avant|d'abord|auparavant|antes"
-    r"|primero|anterior)\b|最初|以前|前は|原来|原來|之前|一开始",
-    re.IGNORECASE,
+    r"|primero|anterior)\b|最初|以前|前は|原来|原來|之前|一开始"
 )
 
 
@@ -54,7 +52,7 @@ def order_newest_first(
         rows: the best, best first.
         scores: theirs.
     """
-    if len(rows) < 2 or _OF_PAST.search(question) is not None:
+    if len(rows) < 2 or _OF_PAST().search(question) is not None:
         return None
     asked = frozenset(stems)
     said: dict[int, frozenset[str]] = {}
@@ -95,5 +93,5 @@ def _takes_place(
     least = _ALIKE_RESULT if row.role == "tool" else _ALIKE
     if share >= _LEAST_SCORE and had <= has and alike >= least:
         return True
-    changes = row.role == "user" and _OF_CHANGE.search(row.content[:_COMPARED_CHARS]) is not None
+    changes = row.role == "user" and _OF_CHANGE().search(row.content[:_COMPARED_CHARS]) is not None
     return changes and 2 * len(has) >= len(had)
