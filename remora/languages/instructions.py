@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from remora.languages.patterns import late
-from remora.languages.search_words import fold_accents, make_stemmer
+from remora.languages.search_words import fold_accents, make_stemmer, plain_letters
 
 __all__ = ["Instruction", "find_instructions", "load_signs", "may_instruct"]
 
@@ -105,8 +105,7 @@ def find_instructions(text: str) -> Sequence[Instruction]:
         line = _BULLET.sub("", raw.strip())
         if not _SHORTEST <= len(line) <= _LONGEST or _QUOTED.match(line) is not None:
             continue
-        plain = line.lower().replace("\u2019", "'")
-        plain = plain if plain.isascii() else fold_accents(plain).replace("ß", "ss")
+        plain = plain_letters(line)
         if _instructs(plain) and not (line[-1] in "?\uff1f" and _ASKS_TO.match(plain) is None):
             about = _matter_of(plain)
             found[about] = Instruction(line, about)  # the last one holds

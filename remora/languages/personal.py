@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from remora.languages.patterns import late
-from remora.languages.search_words import fold_accents
+from remora.languages.search_words import plain_letters
 
 __all__ = ["find_matter", "states"]
 
@@ -260,13 +260,8 @@ _MATTERS: Mapping[str, _Matter] = {
 }
 
 
-def _plain(text: str) -> str:
-    text = text.lower().replace("\u2019", "'")
-    return text if text.isascii() else fold_accents(text).replace("ß", "ss")
-
-
 def _any_of(patterns: Sequence[str]) -> Callable[[], re.Pattern[str]]:
-    return late("|".join(f"(?:{_plain(one)})" for one in patterns))
+    return late("|".join(f"(?:{plain_letters(one)})" for one in patterns))
 
 
 _ASKED = {name: _any_of(one.asked) for name, one in _MATTERS.items()}
@@ -278,7 +273,7 @@ def find_matter(question: str) -> str:
 
     It looks at the first 300 characters.
     """
-    text = _plain(question[:_MOST_ASKED])
+    text = plain_letters(question[:_MOST_ASKED])
     return next((name for name, asked in _ASKED.items() if asked().search(text) is not None), "")
 
 
@@ -288,7 +283,7 @@ def states(matter: str) -> Callable[[str], bool]:
     signs = _MATTERS[matter].signs.split("|")
 
     def is_statement(text: str) -> bool:
-        text = _plain(text[:_MOST_STATED])
+        text = plain_letters(text[:_MOST_STATED])
         return any(sign in text for sign in signs) and stated(text) is not None
 
     return is_statement

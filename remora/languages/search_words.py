@@ -29,6 +29,7 @@ __all__ = [
     "fold_accents",
     "make_stemmer",
     "pair_characters",
+    "plain_letters",
     "question_forms",
     "reading_size",
     "search_texts",
@@ -206,6 +207,12 @@ def fold_accents(text: str) -> str:
     """The text without accents, and other forms of a letter as the plain one."""
     bare = _ACCENTS.sub("", _normalize("NFKD", text))
     return unicodedata.normalize("NFC", bare)
+
+
+def plain_letters(text: str) -> str:
+    """The text in lower case, without accents, and with straight apostrophes."""
+    text = text.lower().replace("\u2019", "'")
+    return text if text.isascii() else fold_accents(text).replace("ß", "ss")
 
 
 def _normalize(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
