@@ -92,7 +92,7 @@ def test_replay_show_recall(run: Commands) -> None:
     assert "one #" in shown
     assert "maps" not in shown
     forgotten = run("forget", "alice", "two", "--yes")
-    assert "1 actor, 1 message, 1 long-term row" in forgotten
+    assert "1 actor, 1 message, 1 state item, 1 long-term row" in forgotten
 
 
 CHATGPT = [
