@@ -9,6 +9,7 @@ only, and nothing else: both stay found.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from remora.actors.policies.bm25 import words
 from remora.languages.patterns import late
@@ -54,14 +55,7 @@ def order_newest_first(
     """
     if len(rows) < 2 or _OF_PAST().search(question) is not None:
         return None
-    asked = frozenset(stems)
-    said: dict[int, frozenset[str]] = {}
-
-    def words_of(place: int) -> frozenset[str]:
-        if place not in said:
-            said[place] = frozenset(words(rows[place].content[:_COMPARED_CHARS]))
-        return said[place]
-
+    said = [_Said(row, frozenset(stems)) for row in rows]
     order = list(range(len(rows)))
     for here in range(len(order)):
         for there in range(here + 1, len(order)):
@@ -72,26 +66,42 @@ def order_newest_first(
                 and scores[older] > 0
                 and other.role == one.role != "assistant"
                 and (other.speaker, other.memory_type) == (one.speaker, one.memory_type)
-                and (share := scores[newer] / scores[older]) >= _LEAST_SCORE_OF_CHANGE
-                and _takes_place(words_of(older), words_of(newer), asked, other, share)
+                and _takes_place(said[older], said[newer], scores[newer] / scores[older])
             ):
                 order.insert(here, order.pop(there))
     return order if order != sorted(order) else None
 
 
-def _takes_place(
-    older: frozenset[str],
-    newer: frozenset[str],
-    asked: frozenset[str],
-    row: MemoryRow,
-    share: float,
-) -> bool:
-    had, has = older & asked, newer & asked
-    if older == newer or not has:
+class _Said:
+    """What is compared of a message, found when it is asked for."""
+
+    def __init__(self, row: MemoryRow, asked: frozenset[str]) -> None:
+        self._text = row.content[:_COMPARED_CHARS]
+        self._asked = asked
+        self.role = row.role
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The stems of its words."""
+        return frozenset(words(self._text))
+
+    @cached_property
+    def of_question(self) -> frozenset[str]:
+        """Those that the question has, too."""
+        return self.words & self._asked
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether it says that something changed."""
+        return self.role == "user" and _OF_CHANGE().search(self._text) is not None
+
+
+def _takes_place(older: _Said, newer: _Said, share: float) -> bool:
+    """Whether a message, with so much of the older one's score, is about the same matter."""
+    if share < _LEAST_SCORE_OF_CHANGE or not newer.of_question or older.words == newer.words:
         return False
-    alike = len(older & newer) / len(older | newer)
-    least = _ALIKE_RESULT if row.role == "tool" else _ALIKE
-    if share >= _LEAST_SCORE and had <= has and alike >= least:
-        return True
-    changes = row.role == "user" and _OF_CHANGE().search(row.content[:_COMPARED_CHARS]) is not None
-    return changes and 2 * len(has) >= len(had)
+    if share >= _LEAST_SCORE and older.of_question <= newer.of_question:
+        alike = len(older.words & newer.words) / len(older.words | newer.words)
+        if alike >= (_ALIKE_RESULT if newer.role == "tool" else _ALIKE):
+            return True
+    return 2 * len(newer.of_question) >= len(older.of_question) and newer.changes
