@@ -36,6 +36,10 @@ TODAY = 20_700
         ("我住在哪里？", "home", "我搬到杭州了。"),
         ("我叫什么名字？", "name", "我叫李雷。"),
         ("Where do I live?", "home", "Wir wohnen in Bremen."),  # of another language
+        ("donde vivo", "home", "Vivo en Lugo."),
+        ("Cuantos anos tengo?", "age", "Tengo 41 años."),
+        ("Was ist meine Telefonnummer?", "number", "Meine Nummer ist 0151 23456."),
+        ("D'ou je viens ?", "origin", "Je viens de Lille."),
     ],
 )
 def test_a_question_and_a_statement(question: str, matter: str, statement: str) -> None:
@@ -47,6 +51,7 @@ def test_a_question_and_a_statement(question: str, matter: str, statement: str) 
     "question",
     [
         "Where does my brother live?",
+        "Which city does my brother live in?",
         "What do I do when the printer jams?",
         "Who am I meeting tomorrow?",
         "What is the number of the order?",
