@@ -37,7 +37,7 @@ _MATTERS: Mapping[str, _Matter] = {
     "home": _Matter(
         (
             rf"where (?:do|did|am|are) (?:i|we){_NOW} (?:live|living|based|located|reside)\b",
-            r"(?:which|what) (?:city|town|country|place) (?:do|am|are) (?:i|we) (?:liv\w+|based|resid)",
+            r"(?:which|what) (?:city|town|country|place) (?:do|am|are) (?:i|we) (?:liv|base|resid)",
             r"(?:which|what) (?:city|town|country) (?:am|are) (?:i|we)(?: now)? in *(?:[?.!]|$)",
             rf"{_WHAT_IS} (?:my|our)(?: home| current| new)? address{_END}",
             rf"where(?:'s| is) (?:my|our) (?:home|house|flat|apartment|place){_END}",
