@@ -14,6 +14,7 @@ from remora.actors.policies.redaction import redact_text
 from remora.actors.user.working import WorkingItem, pack_vector
 from remora.errors import RedactionFailed
 from remora.ids import SessionKey, entry_id, row_id
+from remora.languages.dates import name_days
 from remora.languages.search_words import reading_size, search_texts
 from remora.messages import Entry, dated_line, decode_chats, said_text, speaker_of
 from remora.models.clipping import clip
@@ -60,6 +61,7 @@ ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
 LISTED_TYPES = (*ROW_TYPES, INSTRUCTION)
 """Those, and the type of memories that are listed and not searched."""
 
+_DAY_US = 86_400_000_000
 _READ_ON_LOOP = 20  # rows; of short messages in another language than English 100 take 5 ms
 _CHARACTERS = 10_000  # of messages, likewise
 _KEPT_BYTES = 16 << 20  # vectors of some 16 000 texts by the embedded embedder
@@ -393,15 +395,26 @@ def redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
 def searchable_rows(rows: Sequence[MemoryRow], language: str) -> list[MemoryRow]:
     """The rows with their searched texts as full-text search is to have them.
 
+    A message that says "yesterday" has the date of that day, too.
+
     Args:
         rows: redacted: in stems a hook would not find what it removes.
         language: of texts that do not show theirs, as an ISO 639-1 code.
     """
     turns = search_texts([row.turn for row in rows], language)
+    turns = [_with_named_days(turn, row) for turn, row in zip(turns, rows, strict=True)]
     return [
         row if turn == row.turn else msgspec.structs.replace(row, turn=turn)
         for row, turn in zip(rows, turns, strict=True)
     ]
+
+
+def _with_named_days(turn: str, row: MemoryRow) -> str:
+    """The line of a row, with the days that its message names behind the message's own date."""
+    if row.memory_type != "message" or not turn.startswith("("):
+        return turn
+    days = name_days(row.content, row.created_us // _DAY_US)
+    return turn.replace(")", f"; {days})", 1) if days else turn
 
 
 async def embed_items(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple[WorkingItem, ...]:

@@ -10,6 +10,7 @@ import calendar
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, timedelta
+from itertools import islice
 
 import msgspec
 
@@ -17,11 +18,12 @@ from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 
-__all__ = ["Period", "find_periods", "read_question"]
+__all__ = ["Period", "find_periods", "name_days", "read_question"]
 
 _MOST_CHARS = 1_000
 _MOST_NORMALIZED = 2_000  # a few letters become 18 when they are normalized
 _MOST_PERIODS = 8
+_LONGEST_WEEK, _LONG_MONTH = 10, 31  # days
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ def find_periods(text: str, today: int) -> list[Period]:
         text: a question, or a message.
         today: the day on which it was asked, or said, as days since the epoch.
     """
-    return _read_periods(text, today)[0]
+    return [*_read_periods(text, today)[0]]
 
 
 def read_question(question: str, today: int) -> tuple[list[Period], bool]:
@@ -59,14 +61,52 @@ def read_question(question: str, today: int) -> tuple[list[Period], bool]:
     As "What did I tell you yesterday?", "Worüber haben wir letzte Woche gesprochen?".
     """
     found, rest = _read_periods(question, today)
-    return found, bool(found) and not any(
+    return [*found], bool(found) and not any(
         word not in _SAYING and word not in _SAID_LITTLE
         for word in _WORD.findall(rest if rest.isascii() else _HAN_SAYING().sub(" ", rest))
     )
 
 
-def _read_periods(text: str, today: int) -> tuple[list[Period], str]:
-    """The days that a text names, and the text without them, as it was read."""
+def name_days(message: str, said_on: int) -> str:
+    """Return the dates of the days that a message names by their distance from its own.
+
+    "Yesterday we moved", said on 8 May 2023, gives ``7 May 2023``: a question that has the date
+    finds the message by its words. A week or a month is given by its month, a longer time by its
+    year. What spans two of them is left out, and so are dates that the message writes itself.
+
+    Args:
+        message: its text.
+        said_on: the day on which it was said, as days since the epoch.
+    """
+    found = _read_periods(message, said_on)[0]
+    if not any(found.values()):
+        return ""
+    written = {*_WORD.findall(message.lower())}
+    named = dict.fromkeys(_name(period) for period, is_relative in found.items() if is_relative)
+    named.pop(_name(Period(said_on, said_on)), None)  # "today" is the message's own date
+    return ", ".join(one for one in named if not written.issuperset(one.lower().split()))
+
+
+def _name(period: Period) -> str:
+    first, last = _day(period.first), _day(period.last)
+    middle = _day((period.first + period.last) // 2)
+    if first == last:
+        return f"{first.day} {_month_name(first)}"
+    if (last - first).days < _LONG_MONTH:
+        is_month = (last - first).days > _LONGEST_WEEK
+        return _month_name(middle) if is_month or first.month == last.month else ""
+    return str(first.year) if first.year == last.year else ""
+
+
+def _month_name(day: date) -> str:
+    return f"{day:%B %Y}"
+
+
+def _read_periods(text: str, today: int) -> tuple[dict[Period, bool], str]:
+    """The days that a text names, and the text without them, as it was read.
+
+    Of each it says whether the text gives only its distance from `today`.
+    """
     text = text[:_MOST_CHARS].lower()
     if not text.isascii():
         text = fold_accents(text)[:_MOST_NORMALIZED]
@@ -76,9 +116,9 @@ def _read_periods(text: str, today: int) -> tuple[list[Period], str]:
     if not text.isascii():
         words.add(_HAN)
     if words.isdisjoint(_FIRST_WORDS):
-        return [], text
+        return {}, text
     now = _day(today)
-    found: list[Period] = []
+    found: dict[Period, bool] = {}
     for first_words, compiled, read in _PATTERNS:
         if words.isdisjoint(first_words):
             continue
@@ -86,11 +126,12 @@ def _read_periods(text: str, today: int) -> tuple[list[Period], str]:
         for match in pattern.finditer(text):
             try:
                 first, last, yearly = read(match, now)
-                found.append(Period(_number(first), _number(last), yearly))
+                period = Period(_number(first), _number(last), yearly)
+                found.setdefault(period, read in _RELATIVE)
             except (ValueError, OverflowError):  # 31 February, or the year 0
                 continue
         text = pattern.sub(_blank, text)
-    return list(dict.fromkeys(found))[:_MOST_PERIODS], text
+    return dict(islice(found.items(), _MOST_PERIODS)), text
 
 
 # -- calendar -----------------------------------------------------------------------------
@@ -363,6 +404,9 @@ def _read_han_ago(match: re.Match[str], now: date) -> Found:
     return _ago(now, _HAN_UNITS[match["unit"]], _count(match["count"]))
 
 
+_RELATIVE = frozenset(
+    {_read_near, _read_weekday, _read_span, _read_ago, _read_han_span, _read_han_ago}
+)
 _DAY_MONTH = rf"(?P<day>\d{{1,2}}){_ORD}{_OF}(?P<month>{_M})\b\.?(?:{_OF}(?P<year>{_Y})\b)?"
 _MONTH_DAY = (
     rf"(?P<month>{_M})\b\.?\s+(?:the\s+)?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)"

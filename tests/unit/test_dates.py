@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from remora import Config, Message, Runtime
 from remora.config import RecallConfig
-from remora.languages.dates import Period, find_periods
+from remora.jobs.rows import searchable_rows
+from remora.languages.dates import Period, find_periods, name_days
+from remora.messages import dated_line
 from remora.recall.days import day_of, of_days_named, time_stems
 from remora.recall.question import Question
 from remora.recall.ranking import fuse
@@ -107,6 +110,37 @@ def test_find_periods() -> None:
         assert find_periods(text, TODAY) == [], text
     assert find_periods("é" * 900 + " on 7 May 2023", TODAY) != []
     assert find_periods("ﷺ" * 500 + " on 7 May 2023", TODAY) == []
+
+
+def test_name_days() -> None:
+    """A date is written out once, and not where a message writes it itself."""
+    (said_on,) = days("2023-05-08")[:1]
+    cases = {
+        "Yesterday we moved.": "7 May 2023",
+        "Gestern sind wir umgezogen, vorgestern nicht.": "6 May 2023, 7 May 2023",
+        "We went last week, and last year too.": "2022, May 2023",
+        "See you on 12 May": "",
+        "On May 7, 2023 we moved, that is yesterday.": "",
+        "I was there last summer.": "2022",
+        "昨天我们搬家了": "7 May 2023",
+        "Last winter was cold.": "",
+        "Today we moved.": "",
+        "We were there on 2023-05-06.": "",
+        "Nothing of note.": "",
+    }
+    for message, expected in cases.items():
+        named = name_days(message, said_on)
+        assert sorted(named.split(", ")) == sorted(expected.split(", ")), (message, named)
+
+
+def test_a_message_is_searched_by_the_days_that_it_names() -> None:
+    """What is recalled stays as it was said."""
+    said = [row(1, "2023-05-08", "Yesterday we moved."), row(2, "2023-05-08", "Congratulations!")]
+    said = [replace(one, turn=dated_line(one.created_us, f"Ann: {one.content}")) for one in said]
+    first, second = searchable_rows(said, "en")
+    assert first.turn == "(8 May 2023; 7 May 2023) Ann: Yesterday we moved."
+    assert first.content == said[0].content
+    assert second == said[1]
 
 
 def test_without_a_year() -> None:
