@@ -6,10 +6,10 @@
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
 ``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``; or a published set as it
 is downloaded: LoCoMo, LongMemEval, BEAM or MemoryAgentBench (`benchmarks.recall_readers` says which
-files). Without it, the two sets of `benchmarks.synthetic` are taken: chats, and a desk's tool calls
-and results. ``--check`` holds the figures against `benchmarks/bars.toml`, and exits with 1 if one
-is missed. Questions without evidence are left out; of those without an answer (category 5 or
-``unanswerable``) only the size of what `load` recalls is measured.
+files). Without it, the sets of `benchmarks.synthetic` are taken: chats, a desk's tool calls and
+results, and a person's daily life. ``--check`` holds the figures against `benchmarks/bars.toml`,
+and exits with 1 if one is missed. Questions without evidence are left out; of those without an
+answer (category 5 or ``unanswerable``) only the size of what `load` recalls is measured.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
 Then each question is asked by `user.recall(question, limit=20)`, and by `load(query=question)` in
@@ -64,7 +64,7 @@ from benchmarks.recall_facts import GivenFacts, place_of
 from benchmarks.recall_readers import is_published, read_published
 from benchmarks.reference import Reference
 from benchmarks.speed.bars import read_bars
-from benchmarks.synthetic.__main__ import CHATS, DESK
+from benchmarks.synthetic.__main__ import CHATS, DAILY, DESK
 from benchmarks.synthetic.chats import to_jsonl
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
@@ -382,7 +382,7 @@ def main() -> None:
         "--data",
         type=Path,
         nargs="+",
-        default=[CHATS, DESK],
+        default=[CHATS, DESK, DAILY],
         metavar="FILE",
         help="conversations and questions, JSONL (default: those of benchmarks.synthetic)",
     )

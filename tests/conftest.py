@@ -31,6 +31,7 @@ import structlog  # noqa: F401
 import trio
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from remora.recall.related import load_related
 from remora.runtime.probes import count_probes
 from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES
@@ -297,6 +298,7 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
     if request.node.get_closest_marker("blocking"):
         yield None
         return
+    load_related()  # as a runtime does it when it opens; tests of the index alone open none
     with blockbuster_ctx() as guard:
         # the import system reads files, and pytest's own reporting writes them
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})

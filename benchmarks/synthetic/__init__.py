@@ -2,13 +2,14 @@
 
     python -m benchmarks.synthetic [FOLDER]
 
-writes `chats.jsonl` and `desk.jsonl` again, which `benchmarks.recall` asks when it is given no
-other file. The same code and the same material give the same bytes.
+writes `chats.jsonl`, `desk.jsonl` and `daily.jsonl` again, which `benchmarks.recall` asks when it
+is given no other file. The same code and the same material give the same bytes.
 
 `desk.jsonl` is a service desk's traffic of tool calls and results; `make_desk` says what is asked.
-In `chats.jsonl`, eight users talk for some fourteen months. They ask for help with everyday things,
-and the assistant
-answers at length, with lists and tool calls. In passing they say what is asked about later:
+In `daily.jsonl` one person tells 47 things in passing and asks for them later, in seven languages;
+the questions were written before remora was asked any. In `chats.jsonl`, eight users talk for some
+fourteen months. They ask for help with everyday things, and the assistant answers at length, with
+lists and tool calls. In passing they say what is asked about later:
 
 * ``list``, ``count``: things of one kind, three to eight, each in another session. Alike, and no
   evidence: what friends did, and what was only planned.

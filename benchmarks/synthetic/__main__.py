@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 
 from benchmarks.synthetic.chats import make_chats, to_jsonl
+from benchmarks.synthetic.daily import make_daily
 from benchmarks.synthetic.desk import make_desk
 
 CHATS = Path(__file__).parent / "chats.jsonl"
 DESK = Path(__file__).parent / "desk.jsonl"
+DAILY = Path(__file__).parent / "daily.jsonl"
 
 
 def main() -> None:
@@ -18,7 +20,7 @@ def main() -> None:
         "out", nargs="?", type=Path, default=CHATS.parent, help="folder (default: %(default)s)"
     )
     out: Path = parser.parse_args().out
-    for path, rows in ((CHATS, make_chats()), (DESK, make_desk())):
+    for path, rows in ((CHATS, make_chats()), (DESK, make_desk()), (DAILY, make_daily())):
         written = out / path.name
         written.write_text(to_jsonl(rows), encoding="utf-8")
         asked = sum(row.get("type") == "qa" for row in rows)

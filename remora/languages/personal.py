@@ -3,6 +3,8 @@
 "I moved to Lisbon" has no word of "Where do I live?". Such questions are few, so they are written
 down: for each matter how it is asked, and how people state it, in English, German, French, Spanish,
 Japanese and Chinese. A statement is found in any of these languages, whatever the question's.
+
+A question may also be about what the assistant said: "Which hotel did you recommend?".
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import NamedTuple
 from remora.languages.patterns import late
 from remora.languages.search_words import plain_letters
 
-__all__ = ["find_matter", "states"]
+__all__ = ["asks_what_assistant_said", "find_matter", "states"]
 
 _MOST_ASKED, _MOST_STATED = 300, 1_000  # characters that are looked at
 
@@ -33,6 +35,18 @@ class _Matter(NamedTuple):
 _NOW = r"(?: (?:just|now|currently|recently|finally|still|also))?"
 _END = r"(?= *(?:[?.!,]|$|again|now|please|title))"
 _WHAT_IS = r"what(?:'?s| is| are| was)"
+_NAMED = (
+    r"\bmy(?: full| first| last)? name(?:'s| is)\b|\bcalls? me\b(?! (?:at|on|back)\b)",
+    r"\bi go by\b|\bmy nickname\b",
+    r"\bich heisse\b|\bmein name ist\b|\bnennt? mich\b",
+    r"\bje m'appelle\b|\bmon (?:nom|prenom) est\b|\bappelle[zs]?-moi\b|\bon m'appelle\b",
+    r"\bme llamo\b|\bmi nombre es\b|\bllam(?:a|e)me\b|\bme (?:llaman|dicen)\b",
+    "名前は|と申します|と呼んで|(?:と|って)(?:いい|言い)ます",
+    "我叫|我的名字是|(?:叫|称呼|稱呼)我",
+)
+_SIGNS_OF_NAME = (
+    "name|call|go by|heiss|nenn|appel|nom|llam|dicen|申します|呼|言い|といい|叫|名字|称|稱"
+)
 _MATTERS: Mapping[str, _Matter] = {
     "home": _Matter(
         (
@@ -41,6 +55,8 @@ _MATTERS: Mapping[str, _Matter] = {
             r"(?:which|what) (?:city|town|country) (?:am|are) (?:i|we)(?: now)? in *(?:[?.!]|$)",
             rf"{_WHAT_IS} (?:my|our)(?: home| current| new)? address{_END}",
             rf"where(?:'s| is) (?:my|our) (?:home|house|flat|apartment|place){_END}",
+            r"where(?:'s| is) home (?:for|to) (?:me|us)\b",
+            r"(?:which|what) (?:city|town|country|street|area) is (?:my|our) (?:home|house|flat)\b",
             r"wo (?:wohne|lebe) ich|wo (?:wohnen|leben) wir|wo bin ich zu ?hause",
             r"in welche[mr] (?:stadt|strasse|land|ort)\b.{0,12}\b(?:wohne|lebe|wohnen|leben)\b",
             r"(?:wie|was) (?:lautet|ist) (?:meine|unsere)(?: neue)? (?:adresse|anschrift)",
@@ -58,6 +74,7 @@ _MATTERS: Mapping[str, _Matter] = {
             rf"\b(?:i|we)(?:'m|'re| am| are){_NOW} (?:living|based)\b",
             r"\b(?:i|we)(?:'m|'re| am| are) moving (?:in)?to\b",
             r"\b(?:my|our)(?: new| current| home)? (?:address|flat|apartment|home|house) is\b",
+            r"\b(?:i|we)(?:'ve| have)? (?:got|bought|rented) an?(?: \w+)? (?:flat|home|house) in\b",
             r"\b(?:ich|wir) (?:wohnen?|leben?|ziehen?)\b|\b(?:wohnen?|leben?) (?:ich|wir)\b",
             r"\b(?:um)?gezogen\b|\b(?:meine|unsere)(?: neue)? (?:adresse|wohnung|anschrift) ist",
             r"\bj'habite\b|\bje vis (?:a|en|au|dans)\b|\b(?:nous|on) (?:habitons|vivons|habite)\b",
@@ -73,25 +90,33 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "name": _Matter(
         (
-            rf"who am i\b(?! (?:\w+ing|to)\b)|{_WHAT_IS} my(?: full| first| last)? name{_END}",
+            rf"{_WHAT_IS} my(?: full| first| last)? name{_END}",
             r"what am i called|what (?:should|do) you call me",
-            r"wer bin ich\b|wie heisse ich|(?:wie|was) (?:lautet|ist) mein name",
-            r"qui suis-je|comment (?:est-ce que )?je m'appelle|quel est mon (?:nom|prenom)",
-            r"quien soy|como me llamo|cual es mi nombre",
-            "(?:私|僕|俺|わたし)(?:は|って)(?:誰|だれ)|(?:私|僕|俺|わたし)の名前",
-            "我是(?:谁|誰)|我叫(?:什么|什麼)|我的名字",
+            r"wie heisse ich|(?:wie|was) (?:lautet|ist) mein name",
+            r"comment (?:est-ce que )?je m'appelle|quel est mon (?:nom|prenom)",
+            r"como me llamo|cual es mi nombre",
+            "(?:私|僕|俺|わたし)の名前",
+            "我叫(?:什么|什麼)|我的名字",
+        ),
+        _NAMED,
+        _SIGNS_OF_NAME,
+    ),
+    "self": _Matter(
+        (
+            r"who am i\b(?! (?:\w+ing|to)\b)|what do you know about me",
+            r"wer bin ich\b|was weisst du uber mich",
+            r"qui suis-je|que sais-tu (?:de|sur) moi",
+            r"quien soy|que sabes de mi\b",
+            "(?:私|僕|俺|わたし)(?:は|って)(?:誰|だれ)",
+            "我是(?:谁|誰)",
         ),
         (
-            r"\bmy(?: full| first| last)? name(?:'s| is)\b|\bcall me\b(?! (?:at|on|back)\b)",
+            *_NAMED,
             r"\b(?:i'm|i am) an? \w+",
-            r"\bich heisse\b|\bmein name ist\b|\bnennt? mich\b|\bich bin (?:ein|eine) ",
-            r"\bje m'appelle\b|\bmon (?:nom|prenom) est\b|\bappelle[zs]?-moi\b|\bje suis une? ",
-            r"\bme llamo\b|\bmi nombre es\b|\bllam(?:a|e)me\b|\bsoy una? ",
-            "名前は|と申します|と呼んで|(?:と|って)(?:いい|言い)ます",
-            "我叫|我的名字是|(?:叫|称呼|稱呼)我|我是(?:一名|一个|一個|一位)",
+            r"\bich bin (?:ein|eine) |\bje suis une? |\bsoy una? ",
+            "我是(?:一名|一个|一個|一位)",
         ),
-        "name|call|i'm a|i am a|heiss|nenn|ich bin ein|appel|je suis un|nom|llam|nombre|"
-        "soy un|申します|呼|言い|といい|叫|名字|称|稱|我是",
+        f"{_SIGNS_OF_NAME}|i'm a|i am a|ich bin ein|je suis un|soy un|我是",
     ),
     "work": _Matter(
         (
@@ -271,6 +296,51 @@ _OF_ASKER = re.compile(
 )
 _ASKED = {name: _any_of(one.asked) for name, one in _MATTERS.items()}
 _STATED = {name: _any_of(one.stated) for name, one in _MATTERS.items()}
+
+
+_ADVISE = (
+    r"(?:recommend|suggest|say|tell|propose|come up|mention|advise|call|name|pick|explain|list)"
+)
+_ADVISED = (
+    r"(?:recommended|suggested|said|told|proposed|came up|mentioned|advised|named|picked|explained"
+    r"|listed|gave|wrote)"
+)
+_OF_ASSISTANT = late(
+    rf"\b(?:did|had) you (?:\w+ )?{_ADVISE}\b"
+    rf"|\byou(?:'ve|'d| have| had)? (?:just |already |once |previously |earlier )?{_ADVISED}\b"
+    r"|\b(?:was|were|is) your (?:\w+ )?"
+    r"(?:advice|suggestion|recommendation|answer|tip|trick|idea|proposal|explanation)s?\b"
+    r"|\b(?:hast du|haben sie)\b.{0,80}\b(?:empfohlen|vorgeschlagen|gesagt|geraten|genannt|erwahnt"
+    r"|erklart)\b|\b(?:war|waren) dein(?:e|er)? (?:rat|vorschlag|empfehlung|tipp|idee|antwort)\b"
+    r"|\b(?:as-tu|tu (?:m')?as|tu m'avais|avez-vous|vous (?:m')?avez|m'as-tu) "
+    r"(?:dit|recommande|conseille|suggere|propose|explique|mentionne)\w*"
+    r"|\betait (?:ton|ta|votre) (?:conseil|suggestion|recommandation|idee|reponse)"
+    r"|\b(?:recomendaste|dijiste|sugeriste|aconsejaste|propusiste|explicaste|mencionaste)\b"
+    r"|\b(?:me )?has (?:recomendado|dicho|sugerido|aconsejado|propuesto)\b"
+    r"|\b(?:fue|era) tu (?:consejo|sugerencia|recomendacion|idea|respuesta)"
+    r"|(?:勧め|薦め|おすすめし|提案し|教え|アドバイスし|言っ)て(?:くれ|下さ|くださ|もら|いただ)"
+    r"|あなた[がは].{0,20}(?:勧め|薦め|提案|教え|言っ|言い)"
+    r"|你(?:之前|上次|刚才|剛才|曾|给我|給我|跟我|向我){0,2}"
+    r"(?:推荐|推薦|建议|建議|提议|提議|提到|告诉|告訴|说|說)(?:过|過|了|我|的)"
+)
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*(?=\S)")
+
+
+def asks_what_assistant_said(question: str) -> bool:
+    """Whether a question is about what the assistant that is asked has said before.
+
+    "I read the plan that you gave me. What is next?" is not. More than 300 characters are none.
+    """
+    if len(question) > _MOST_ASKED:
+        return False
+    sentences = _SENTENCE_END.split(plain_letters(question).strip())
+    return any(
+        _OF_ASSISTANT().search(one) is not None
+        for one in sentences
+        if len(sentences) == 1 or one.endswith(("?", "\uff1f"))
+    )
 
 
 def find_matter(question: str) -> str:

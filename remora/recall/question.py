@@ -2,7 +2,7 @@
 
 A message that says the same in other words is found by *near words*: each word of the question also
 looks for the words nearest to it in meaning that the user has said, and they count less. See
-`remora.recall.near`.
+`remora.recall.near`, and `remora.recall.related` for those that are written down.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import msgspec
 from remora.actors.policies.bm25 import stem_words, surface_words, words
 from remora.languages.dates import Period, read_question
 from remora.languages.detection import language_of
-from remora.languages.personal import find_matter
+from remora.languages.personal import asks_what_assistant_said, find_matter
 from remora.languages.search_words import question_forms, reading_size
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.identifiers import find_identifiers
 from remora.recall.near import Vocabulary
+from remora.recall.related import find_related
 from remora.recall.traits import asks
 from remora.storage.ports import Vector
 
@@ -66,6 +67,11 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     def matter(self) -> str:
         """What of its asker it asks about; see `find_matter`."""
         return find_matter(self.text)
+
+    @cached_property
+    def is_of_assistant(self) -> bool:
+        """See `asks_what_assistant_said`."""
+        return asks_what_assistant_said(self.text)
 
     @property
     def asks(self) -> bool:
@@ -181,19 +187,27 @@ async def ask(
 def weigh_words(
     question: Question, names: Collection[str], said: npt.NDArray[np.int32], share: float
 ) -> dict[str, float]:
-    """What each stem counts: 1 for the question's own, less for those near them.
+    """What each stem counts: 1 for the question's own, less for those near them, or related.
+
+    What a question names by an identifier is not called by another word.
 
     Args:
         question: the question.
         names: words of speakers' names, in lower case; nothing is near them.
         said: the places, in the question's vocabulary, of the words that the user said.
-        share: what a near word counts, times its cosine.
+        share: what a related word counts, and a near one, times its cosine.
     """
     own = frozenset(question.stems)
     weights = dict.fromkeys(question.stems, 1.0)
-    if question.vocabulary is None or not share:
+    if not share:
         return weights
     asked = [word for word in question.words_with_near_ones if word not in names]
+    if not question.identifiers:
+        stems = stem_words(asked) if question.language in {"", "en"} else question.stems
+        related = find_related(stems, question.language) - own
+        weights.update(dict.fromkeys(sorted(related), share))
+    if question.vocabulary is None:
+        return weights
     for near in question.vocabulary.near(asked, said):
         taken: set[str] = set()
         for stem, cosine in near:

@@ -9,7 +9,7 @@ message gains less. Then the speaker and the kind of message are weighed:
 * the message after a question often answers it, and among people a question is seldom an answer
   itself; a user who asks an assistant for help states facts in the same message;
 * questions are more often about what a user said, or a tool found, than about what an assistant
-  said;
+  said, unless they ask for just that ("What did you recommend?");
 * a tool's result answers its call;
 * what a user states of the matter that a question about themselves asks
   (`remora.recall.statements`), and what was said on the days that it asks of alone, is an answer
@@ -272,7 +272,8 @@ def rank(
     if matches.sessions is not None:
         score += config.session_weight * matches.sessions[places]
     people = traits.of_people
-    told = traits.told[places]
+    # whose word counts
+    told = (traits.said & ~traits.told if question.is_of_assistant else traits.told)[places]
     if not people:
         score[told] *= config.user_prior
     base[places] = score

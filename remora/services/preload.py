@@ -7,6 +7,7 @@ loaded: reading modules during a request would block the event loop.
 from __future__ import annotations
 
 from remora.languages.instructions import load_signs
+from remora.recall.related import load_related
 from remora.runtime.switching import load_module
 
 __all__ = ["preload"]
@@ -23,3 +24,4 @@ def preload() -> None:
     for name in _LEFT_OUT:
         load_module(name)
     load_signs()
+    load_related()

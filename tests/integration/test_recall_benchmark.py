@@ -12,8 +12,9 @@ from benchmarks.recall import judged
 from benchmarks.recall_contexts import judged_contexts
 from benchmarks.recall_data import Answer, Question, read_questions, read_unanswerable
 from benchmarks.reference import Bm25, Reference, words
-from benchmarks.synthetic.__main__ import CHATS, DESK
+from benchmarks.synthetic.__main__ import CHATS, DAILY, DESK
 from benchmarks.synthetic.chats import make_chats, to_jsonl
+from benchmarks.synthetic.daily import make_daily
 from benchmarks.synthetic.desk import make_desk
 from remora.cli.reader import read_conversations
 from tests.programs import run_program
@@ -155,6 +156,26 @@ def test_the_synthetic_desk_is_what_its_generator_makes() -> None:
         }
         wanted = {"said": {"user"}, "call": {"assistant", "tool"}}.get(one.category, {"tool"})
         assert roles == wanted, one
+
+
+def test_the_synthetic_daily_life_is_what_its_generator_makes() -> None:
+    """The evidence of each question is what its case says, with what else was said around it."""
+    assert DAILY.read_text(encoding="utf-8") == to_jsonl(make_daily())
+    conversations = read_conversations(DAILY)
+    assert conversations.bad == []
+    questions = read_questions(DAILY, conversations)
+    assert len(questions) == 47
+    said = {
+        (key.session, number): one.message["content"]
+        for key, messages in conversations.sessions.items()
+        for number, one in enumerate(messages, start=1)
+    }
+    assert len(said) > 400
+    by_text = {one.text: [said[place] for place in one.evidence] for one in questions}
+    assert by_text["What car do I drive?"] == [
+        "I sold the Golf and bought a second-hand Zoe, so electric at last."
+    ]
+    assert len(by_text["What is on my shopping list?"]) == 3
 
 
 def test_the_figures_are_what_they_are_called() -> None:

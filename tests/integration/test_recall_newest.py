@@ -33,6 +33,11 @@ BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
             "My dentist appointment is on 9 March at 8.",
         ),
         (
+            "Which gym am I a member of?",
+            "My gym is FitHouse on Mill Street.",
+            "I cancelled FitHouse and signed up at the climbing gym by the river instead.",
+        ),
+        (
             "Who chairs the chess club?",
             "The chess club is chaired by Oriol Vidal.",
             "The chess club is chaired by Lena Marsh.",

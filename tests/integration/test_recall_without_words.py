@@ -74,3 +74,32 @@ async def test_what_was_said_on_a_day(tmp_path: Path, question: str) -> None:
             await user.session(f"day-{back}").append(said)
         (first,) = await user.recall(question, limit=1)
         assert first.text == days[1]
+
+
+async def test_everyday_words_that_say_the_same_also_in_another_language(tmp_path: Path) -> None:
+    async with Runtime(tmp_path, embedder=None) as runtime:
+        user = runtime.user("ada")
+        await fill(user)
+        await user.session("a").append(
+            [
+                {"role": "user", "content": "The plumber fixed the boiler, what a nice man."},
+                {"role": "user", "content": "Mein Bruder hat eine Stelle in Bremen gefunden."},
+            ]
+        )
+        found = await user.recall("What became of our heating?", limit=3)
+        assert any("boiler" in one.text for one in found)
+        assert "Bremen" in (await user.recall("Where is my brother?", limit=1))[0].text
+
+
+async def test_what_the_assistant_said_is_asked_of_it(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        user = runtime.user("ada")
+        await fill(user)
+        await user.session("a").append(
+            [
+                {"role": "user", "content": "Which plant survives in a dark bathroom?"},
+                {"role": "assistant", "content": "A cast-iron plant needs the least light."},
+            ]
+        )
+        question = "Which plant did you recommend for the bathroom?"
+        assert "cast-iron" in (await user.recall(question, limit=1))[0].text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.languages.dates import read_question
-from remora.languages.personal import find_matter, states
+from remora.languages.personal import asks_what_assistant_said, find_matter, states
 
 TODAY = 20_700
 
@@ -16,7 +16,10 @@ TODAY = 20_700
         ("Where do I live?", "home", "I moved to Lisbon."),
         ("Which city am I based in?", "home", "we've just relocated to Ghent"),
         ("whats my address", "home", "My new address is 4 Mill Lane."),
-        ("who am i", "name", "Hi, my name is Ada."),
+        ("who am i", "self", "Hi, my name is Ada."),
+        ("Wer bin ich?", "self", "Ich bin eine Kunsttischlerin."),
+        ("What's my name?", "name", "Everyone calls me Wim."),
+        ("Where's home for me?", "home", "We've got a small house in Sintra."),
         ("What do I do?", "work", "I'm a software developer, by the way"),
         ("Who do I work for?", "work", "I started at my new job on Monday."),
         ("What is my phone number?", "number", "I have a new number: +351 933 222 111"),
@@ -100,3 +103,39 @@ def test_what_is_no_statement(matter: str, text: str) -> None:
 )
 def test_questions_of_days_alone(question: str, *, alone: bool) -> None:
     assert read_question(question, TODAY)[1] == alone
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Which hotel did you recommend?",
+        "You told me about a trick for candles, what was it?",
+        "I forgot it. What was your advice on the dough?",
+        "remind me which walk you suggested",
+        "Welches Restaurant hast du mir empfohlen?",
+        "Was war dein Vorschlag für den Namen?",
+        "Quel hôtel m'as-tu recommandé ?",
+        "¿Qué libro me recomendaste?",
+        "どのホテルを勧めてくれましたか？",
+        "你推荐了哪家餐厅？",
+    ],
+)
+def test_questions_about_what_the_assistant_said(question: str) -> None:
+    assert asks_what_assistant_said(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What did I tell you yesterday?",
+        "What would you recommend for dinner?",
+        "Did you know that I moved?",
+        "I read the plan that you suggested. What is next?",
+        "Was hast du heute vor?",
+        "私は昨日何を言った？",
+        "我告诉你什么了？",
+        "",
+    ],
+)
+def test_other_questions_are_not_about_the_assistant(question: str) -> None:
+    assert not asks_what_assistant_said(question)

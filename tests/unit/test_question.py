@@ -64,7 +64,7 @@ async def test_names_have_no_near_words() -> None:
     question = await asked("what did flower do?")
     index = UserIndex([row(1, "a plant in the garden")], None)
     said = index.words_of(VOCABULARY)
-    assert set(weigh_words(question, set(), said, 0.4)) == {"flower", "plant", "garden"}
+    assert {"flower", "plant", "garden", "tulip"} <= {*weigh_words(question, set(), said, 0.4)}
     assert set(weigh_words(question, {"flower", "power"}, said, 0.4)) == {"flower"}
 
 
