@@ -174,6 +174,8 @@ def _make_embedder(options: Options, closers: list[Callable[[], Any]]) -> Embedd
         embedder = _make_remote("models.embedder", "OpenAIEmbedder", options.config, closers)
     elif embedder is None and options.config.models.embedder == "wordllama":
         embedder = _load("models.embedder", "static").WordLlamaEmbedder()
+    elif embedder is None and options.config.models.embedder == "minilm":
+        embedder = _load("models.embedder", "minilm").MiniLMEmbedder()
     return embedder
 
 

