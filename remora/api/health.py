@@ -171,6 +171,15 @@ def _long_term_problems(parts: Internals) -> Iterator[HealthProblem]:
             f"models or tables could not be loaded ({type(error).__name__}): recall fails; "
             "runtime.ready() tries again, and raises why",
         )
+    if parts.recall.reranker_fails:
+        did = parts.recall.rerank_statistics()
+        yield HealthProblem(
+            "reranker_fails",
+            "degraded",
+            f"the reranker failed several times in a row ({did.late} of {did.calls} calls were "
+            "late): recall keeps the order in which it found. If it is late, raise "
+            "recall.rerank_deadline_s or lower recall.rerank_depth",
+        )
     rebuild = parts.index.reembedding
     if rebuild is not None and not rebuild.over:
         progress = rebuild.progress

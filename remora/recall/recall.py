@@ -359,6 +359,11 @@ class Recall:
         """What the reranker did; zeros without one."""
         return RerankStatistics() if self._reranking is None else self._reranking.statistics()
 
+    @property
+    def reranker_fails(self) -> bool:
+        """Whether a reranker failed, or was late, several times in a row."""
+        return self._reranking is not None and self._reranking.failing
+
     async def _find(
         self, tail: Tail, user: str, asked: Question, scope: Scope, shown: Collection[str]
     ) -> tuple[FoundMemories, UserEntry, str]:

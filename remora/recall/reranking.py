@@ -187,6 +187,11 @@ class Reranking:
         """The counts so far."""
         return RerankStatistics(self._asked, self._failures, self._late, self._skipped)
 
+    @property
+    def failing(self) -> bool:
+        """Whether it is not asked for now, because it failed several times in a row."""
+        return self._breaker.failing
+
     def _clear_kept(self) -> None:
         if self._clear is not None:
             try:

@@ -22,7 +22,7 @@ from remora.results import Health, HealthProblem
 from remora.storage.commits import CommitMeter
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.faults import CommitFault
-from tests.configs import PLAIN, PLAIN_TREE
+from tests.configs import LEAN_TREE, PLAIN, PLAIN_TREE
 from tests.harness import user
 from tests.remote import Owner, remote
 
@@ -102,6 +102,26 @@ async def test_jobs_that_are_late_and_a_model_that_fails() -> None:
         health = runtime.health()
         assert (health.ready, sorted(codes(health))) == (True, ["jobs_late", "model_fails"])
         assert "summarize" in found(health, "jobs_late").text
+
+
+async def test_a_reranker_that_is_always_late() -> None:
+    """Recall answers without it, and an operator hears of it."""
+
+    async def rank(query: str, texts: list[str]) -> list[float]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    supervisor = {"breaker_failures": 2}
+    tree = {**LEAN_TREE, "recall": {"rerank_deadline_s": 0.01}, "supervisor": supervisor}
+    async with Runtime.in_memory(config=Config.from_dict(tree), reranker=rank) as runtime:
+        await runtime.ready()
+        ann = runtime.user("ann")
+        await ann.session("one").append([user("I ride a bike."), user("My bike is red.")])
+        for _ in range(2):
+            assert codes(runtime.health()) == []
+            assert len(await ann.recall("Which bike do I ride?")) == 2
+        text = found(runtime.health(), "reranker_fails").text
+        assert "2 of 2 calls were late" in text
 
 
 class LateClock(VirtualClock):
