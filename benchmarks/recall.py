@@ -5,11 +5,12 @@
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
 ``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``; or a published set as it
-is downloaded: LoCoMo, LongMemEval, BEAM or MemoryAgentBench (`benchmarks.recall_readers` says which
-files). Without it, the sets of `benchmarks.synthetic` are taken: chats, a desk's tool calls and
-results, and a person's daily life. ``--check`` holds the figures against `benchmarks/bars.toml`,
-and exits with 1 if one is missed. Questions without evidence are left out; of those without an
-answer (category 5 or ``unanswerable``) only the size of what `load` recalls is measured.
+is downloaded: LoCoMo, LongMemEval, BEAM, MemoryAgentBench, REALTALK or RealMem
+(`benchmarks.recall_readers` says which files). Without it, the sets of `benchmarks.synthetic` are
+taken: chats, a desk's tool calls and results, and a person's daily life. ``--check`` holds the
+figures against `benchmarks/bars.toml`, and exits with 1 if one is missed. Questions without
+evidence are left out; of those without an answer (category 5 or ``unanswerable``) only the size of
+what `load` recalls is measured.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
 Then each question is asked by `user.recall(question, limit=20)`, and by `load(query=question)` in

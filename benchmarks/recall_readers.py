@@ -9,6 +9,10 @@ Each reader makes rows of docs/reference/replay-format.md of what a user downloa
   all: the evidence is the messages that a question's `source_chat_ids` name.
 * MemoryAgentBench, `Conflict_Resolution.json`: of facts that contradict each other, the evidence is
   the newest one with an answer.
+* REALTALK, the folder `data` or one of its files (github.com/danny911kr/REALTALK).
+* RealMem, the folder `dataset` or one of its files `…_dialogues_256k.json`
+  (github.com/zhiyuan5986/RealMemBench): a question is a user's message that needed memories, the
+  evidence is the messages that these were taken from. Neither it nor its answer is stored.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ _LOCOMO_TIME = "%I:%M %p on %d %B, %Y"
 _LONGMEMEVAL_TIME = "%Y/%m/%d (%a) %H:%M"
 _BEAM_TIME = "%B-%d-%Y"
 _BEAM_TAIL = re.compile(r"\s*->->.*$", re.DOTALL)
+_REALTALK_TIME = "%d.%m.%Y, %H:%M:%S"
+_REALMEM_TIME = "%Y-%m-%d"
 _FACT = re.compile(r"^(\d+)\. (.+)$", re.MULTILINE)
 _FACTS_OF_SESSION = 25
 _BEGIN = datetime(2024, 1, 1, 9, tzinfo=UTC)
@@ -45,21 +51,34 @@ def read_published(path: Path) -> Iterator[Row]:
     Raises:
         ValueError: it has none of the formats.
     """
-    if path.is_dir():
+    if path.is_dir() and (files := sorted(path.glob("*.json"))) and files[0].name != "chat.json":
+        rows = [row for file in files for row in _read_file(file)]
+    elif path.is_dir():
         rows = list(_read_beam(path))
     else:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        first = found[0] if isinstance(found, list) and found else {}
-        if "haystack_sessions" in first:
-            rows = [row for one in found for row in _read_longmemeval(one)]
-        elif "conversation" in first:
-            rows = [row for one in found for row in _read_locomo(one)]
-        elif "context" in first:
-            rows = [row for n, one in enumerate(found) for row in _read_facts(one, f"facts-{n}")]
-        else:
-            raise ValueError(f"{path} has none of the formats that are read: see --help")
+        rows = list(_read_file(path))
     yield from (row for row in rows if row.get("type") != "qa")
     yield from (row for row in rows if row.get("type") == "qa")
+
+
+def _read_file(path: Path) -> Iterator[Row]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(found, dict) and "dialogues" in found:
+        yield from _read_realmem(found)
+    elif isinstance(found, dict) and "session_1" in found:
+        yield from _read_realtalk(found, path.stem)
+    else:
+        first = found[0] if isinstance(found, list) and found else {}
+        if "haystack_sessions" in first:
+            yield from (row for one in found for row in _read_longmemeval(one))
+        elif "conversation" in first:
+            yield from (row for one in found for row in _read_locomo(one))
+        elif "context" in first:
+            yield from (
+                row for n, one in enumerate(found) for row in _read_facts(one, f"facts-{n}")
+            )
+        else:
+            raise ValueError(f"{path} has none of the formats that are read: see --help")
 
 
 def _qa(conv: str, category: object, question: str, evidence: Iterable[str]) -> Row:
@@ -177,3 +196,68 @@ def _read_facts(one: Row, conv: str) -> Iterator[Row]:
             default=None,
         )
         yield _qa(conv, "newest fact", question, [best[2]] if best else ())
+
+
+def _read_realtalk(chat: Row, conv: str) -> Iterator[Row]:
+    for number in range(1, 1_000):
+        turns = chat.get(f"session_{number}")
+        if turns is None:
+            break
+        for turn in turns:
+            said = datetime.strptime(turn["date_time"], _REALTALK_TIME).replace(tzinfo=UTC)
+            text = turn["clean_text"]
+            shown = turn.get("blip_caption")
+            text += f" [shares {shown}]" if shown else ""
+            yield {
+                "type": "turn",
+                "conv": conv,
+                "session": number,
+                "time": said.isoformat(),
+                "id": turn["dia_id"],
+                "speaker": turn["speaker"],
+                "text": text,
+            }
+    for one in chat["qa"]:
+        yield _qa(conv, one["category"], one["question"], one.get("evidence") or ())
+
+
+def _read_realmem(found: Row) -> Iterator[Row]:
+    user, sessions = str(found["_metadata"]["person_name"]), found["dialogues"]
+    sources = {
+        (one["session_uuid"], memory["content"]): memory["source_turn"]
+        for one in sessions
+        for memory in one["extracted_memory"]
+    }
+    stored, asked = set[str](), list[tuple[str, str, list[str]]]()
+    for one in sessions:
+        name, turns = one["session_uuid"], one["dialogue_turns"]
+        at = datetime.strptime(one["current_time"].split(" ")[0], _REALMEM_TIME).replace(tzinfo=UTC)
+        answers = False
+        for number, turn in enumerate(turns):
+            if answers:
+                answers = False
+                continue
+            used = turns[number + 1].get("memory_used") if number + 1 < len(turns) else None
+            evidence = [
+                # turns are numbered from 1 there, and from 0 where a session begins with one
+                f"{memory['session_uuid']}:{max(sources[place] - 1, 0)}"
+                for memory in used or ()
+                if (place := (memory["session_uuid"], memory["content"])) in sources
+            ]
+            if turn["is_query"] and evidence:
+                asked.append((turn.get("category_name") or "", turn["content"], evidence))
+                answers = True
+                continue
+            key = f"{name}:{number}"
+            stored.add(key)
+            yield {
+                "user": user,
+                "session": name,
+                "timestamp": (at + timedelta(hours=8, seconds=20 * number)).isoformat(),
+                "key": key,
+                "role": turn["speaker"].lower(),
+                "content": turn["content"],
+            }
+    for category, question, evidence in asked:
+        if kept := [key for key in evidence if key in stored]:
+            yield _qa(user, category, question, kept)

@@ -473,6 +473,7 @@ export interface Sources {
   synopsis?: Source;
   working?: Source;
   long_term?: Source;
+  instructions?: Source;
   blocks?: Record<string, Source>;
 }
 

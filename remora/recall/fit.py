@@ -102,6 +102,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     Attributes:
         synopsis: instructions and synopsis as a message; None for none.
         synopsis_source: what became of the synopsis.
+        instructions_source: what became of the instructions.
         blocks: memory blocks.
         tokens: of both.
         profile_tokens: of the first.
@@ -110,6 +111,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     synopsis: ChatDict | None
     synopsis_source: Source
+    instructions_source: Source
     blocks: FittedBlocks
     tokens: int
     profile_tokens: int
@@ -147,7 +149,7 @@ class ContextFitter:
         """
         kept = await self._size_of_kept_blocks(gathered, budget)
         left = budget - kept
-        instructions = self._fit_instructions(gathered, left)
+        instructions, given = self._fit_instructions(gathered, left)
         room = min(left, profile_room(budget))
         synopsis, cost, about = self._fit_synopsis(gathered, instructions, room)
         shows_profile = bool(about.count)
@@ -162,7 +164,7 @@ class ContextFitter:
             blocks = await self._blocks.fit(gathered.blocks, kept + min(left, room))
             spent = self._blocks.insert((), blocks).tokens
         return Surroundings(
-            synopsis, about, blocks, cost + spent, cost, shows_profile=shows_profile
+            synopsis, about, given, blocks, cost + spent, cost, shows_profile=shows_profile
         )
 
     async def fit(
@@ -206,6 +208,7 @@ class ContextFitter:
             sources=msgspec.structs.replace(
                 gathered.sources,
                 synopsis=around.synopsis_source,
+                instructions=around.instructions_source,
                 long_term=_recall_source(gathered.sources.long_term, recalled, working=False),
                 working=_recall_source(gathered.sources.working, recalled, working=True),
             ),
@@ -269,14 +272,15 @@ class ContextFitter:
             await self._blocks.fit(gathered.blocks, budget)  # raises, and says what they need
         return kept
 
-    def _fit_instructions(self, gathered: Gathered, budget: int) -> str:
-        """The user's newest instructions that fit into their share; empty for none."""
-        if not gathered.instructions:
-            return ""
+    def _fit_instructions(self, gathered: Gathered, budget: int) -> tuple[str, Source]:
+        """The user's newest instructions that fit into their share, and their status."""
+        source, items = gathered.sources.instructions, gathered.instructions
+        if not items:
+            return "", source
         room = max(int(budget * self._instructions_share), min(budget // 8, _LEAST_INSTRUCTIONS))
         left = room - self._counter.count(instructions_text(()))
         lines: list[str] = []
-        for item in gathered.instructions:
+        for item in items:
             left -= item.tokens + LINE_TOKENS
             if left < 0:
                 break
@@ -284,9 +288,16 @@ class ContextFitter:
             lines.append(instruction_line(item.content, said))
         while lines and self._counter.count(instructions_text(lines)) > room:
             lines.pop()
-        if len(lines) < len(gathered.instructions):
+        if omitted := items[len(lines) :]:
             probe("instructions_left_out")
-        return instructions_text(lines) if lines else ""
+            detail = f"{room} tokens are for them (context.instructions_share)"
+            tokens = sum(item.tokens for item in omitted)
+            source = Source(
+                "omitted", len(lines), detail, omitted=len(omitted), omitted_tokens=tokens
+            )
+        else:
+            source = msgspec.structs.replace(source, count=len(lines))
+        return instructions_text(lines) if lines else "", source
 
     def _fit_synopsis(
         self, gathered: Gathered, instructions: str, room: int

@@ -59,7 +59,7 @@ class Tiers(msgspec.Struct, frozen=True):
     instructions: Callable[[str], Awaitable[Sequence[MemoryItem]]] | None = None
 
 
-_Tier: TypeAlias = Literal["synopsis", "working", "long_term"]
+_Tier: TypeAlias = Literal["synopsis", "working", "long_term", "instructions"]
 
 
 class Gathered:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import anyio
 import msgspec
 
+from remora.actors.blocks.source import Source
 from remora.actors.session.messages import Snapshot
 from remora.config import Config, ContextConfig
 from remora.errors import BudgetTooSmall, StorageError
@@ -132,8 +133,8 @@ class Planner:
             InvalidInput: memory blocks of priority 0 do not fit.
         """
         tiers, counter = self.tiers, self._counter
-        instructions = await self._read_instructions(key)
-        if query is None and tiers.blocks is None and not instructions:
+        instructions, source = await self._read_instructions(key)
+        if query is None and tiers.blocks is None and source.status == "off":
             snapshot = await show(max_tokens, recalls=False, again=False)
             changed = self.drop_front(key) or snapshot.prefix_changed
             context = await show_snapshot(
@@ -167,6 +168,7 @@ class Planner:
             budget=max_tokens,
         )
         gathered.instructions = instructions
+        gathered.report("instructions", source)
         around = await self._fitter.fit_around(snapshot, gathered, max_tokens)
         if around.tokens != taken:
             left = max_tokens - around.tokens
@@ -190,17 +192,21 @@ class Planner:
         changed = self._record_front(key, context, around.tokens)
         return msgspec.structs.replace(context, prefix_changed=changed or snapshot.prefix_changed)
 
-    async def _read_instructions(self, key: SessionKey) -> Sequence[MemoryItem]:
-        """The user's standing instructions; none if they cannot be read."""
+    async def _read_instructions(self, key: SessionKey) -> tuple[Sequence[MemoryItem], Source]:
+        """The user's standing instructions, and whether there are any, and they could be read."""
         if self.tiers.instructions is None:
-            return ()
+            return (), Source("off")
+        deadline_s = self._config.recall.deadline_s
         try:
-            with anyio.fail_after(self._config.recall.deadline_s):
-                return await self.tiers.instructions(key.user)
+            with anyio.fail_after(deadline_s):
+                found = await self.tiers.instructions(key.user)
         except (StorageError, TimeoutError) as e:
             probe("instructions_not_read")
             _logger.warning("instructions_not_read", session=key, error=type(e).__name__)
-            return ()
+            if isinstance(e, TimeoutError):
+                return (), Source("late", detail=f"no answer within {deadline_s:g} s")
+            return (), Source("failed", detail=str(e))
+        return found, Source("ok" if found else "off")
 
     async def _attach(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
         if self._fetch is None:

@@ -27,6 +27,7 @@ class Sources(msgspec.Struct, frozen=True):
         synopsis: the user profile.
         working: working memory.
         long_term: long-term memory.
+        instructions: the user's standing instructions.
         blocks: memory blocks, by name.
     """
 
@@ -35,6 +36,7 @@ class Sources(msgspec.Struct, frozen=True):
     synopsis: Source = _OFF
     working: Source = _OFF
     long_term: Source = _OFF
+    instructions: Source = _OFF
     blocks: dict[str, Source] = msgspec.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Source:

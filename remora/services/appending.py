@@ -186,6 +186,8 @@ class LocalAppends:
         request = msgspec.structs.replace(request, entries=entries)
         async with self._attachments.storing(key.user, key.session, blobs):
             receipt: Receipt = await self._actors.ask(key, request, size=request.size)
+        if self._instructions is not None:
+            await self._instructions.notice(key, request.entries, receipt)
         return receipt
 
     def _ask(self, key: SessionKey, request: Append, timeout_s: float | None) -> Awaitable[Receipt]:

@@ -135,7 +135,8 @@ async def test_sources_have_fields_and_names(tmp_path: Path) -> None:
     assert sources.long_term.status == sources["long_term"].status == "off"
     assert sources.blocks == {"rules": Source("ok", 1)}
     assert sources["block:rules"] is sources.blocks["rules"]
-    names = ["summary", "recent", "synopsis", "working", "long_term", "block:rules"]
+    names = ["summary", "recent", "synopsis", "working", "long_term", "instructions"]
+    names.append("block:rules")
     assert list(sources) == [name for name, _ in sources.items()] == names
     assert dict(sources)["block:rules"] == Source("ok", 1)
     assert "rules" not in sources

@@ -41,6 +41,30 @@ async def test_an_instruction_is_in_every_later_context(tmp_path: Path) -> None:
         assert not shown(await runtime.session("bob", "one").load())
 
 
+async def test_sources_say_what_did_not_fit(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        chat = runtime.session("ada", "one")
+        assert (await chat.load()).sources.instructions.status == "off"
+        await chat.append(user("I'm allergic to sesame."))
+        given = (await chat.load()).sources["instructions"]
+        assert (given.status, given.count) == ("ok", 1)
+        for number in range(12):
+            await chat.append(user(f"Always write the name of planet {number} in capital letters."))
+        given = (await chat.load(max_tokens=400)).sources.instructions
+        assert given.status == "omitted"
+        assert given.omitted + given.count == 13
+        assert "context.instructions_share" in given.detail
+
+
+async def test_they_are_noticed_in_a_conversation_that_is_loaded(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada, bob = runtime.user("ada"), runtime.user("bob")
+        await ada.session("one").append(user("I'm allergic to sesame."))
+        await bob.session("one").load_state_dict(await ada.session("one").state_dict())
+        (noticed,) = await bob.instructions()
+        assert noticed.text == "I'm allergic to sesame."
+
+
 async def test_the_newest_of_one_matter_holds(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         ada = runtime.user("ada")

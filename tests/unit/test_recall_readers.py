@@ -62,6 +62,60 @@ FACTS = [
 ]
 
 
+REALTALK = {
+    "name": {"speaker_1": "Ann", "speaker_2": "Bob"},
+    "session_1": [
+        {
+            "clean_text": "I went running.",
+            "speaker": "Ann",
+            "date_time": "29.12.2023, 00:51:12",
+            "dia_id": "D1:1",
+        },
+        {
+            "clean_text": "Where?",
+            "speaker": "Bob",
+            "date_time": "29.12.2023, 00:52:00",
+            "dia_id": "D1:2",
+        },
+    ],
+    "qa": [{"question": "What did Ann do?", "category": 2, "evidence": ["D1:1"], "answer": "run"}],
+}
+
+
+def _turn(speaker: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"speaker": speaker, "content": content, "is_query": False, **more}
+
+
+REALMEM = {
+    "_metadata": {"person_name": "Ann"},
+    "dialogues": [
+        {
+            "session_uuid": "aa",
+            "current_time": "2025-12-15 (Monday)",
+            "dialogue_turns": [
+                _turn("User", "I plan a trip to Faro."),
+                _turn("Assistant", "Nice."),
+            ],
+            "extracted_memory": [{"content": "Trip to Faro.", "source_turn": 1}],
+        },
+        {
+            "session_uuid": "bb",
+            "current_time": "2025-12-16 (Tuesday)",
+            "dialogue_turns": [
+                _turn("User", "What is next for my trip?", is_query=True, category_name="Dynamic"),
+                _turn(
+                    "Assistant",
+                    "Flights to Faro.",
+                    memory_used=[{"session_uuid": "aa", "content": "Trip to Faro."}],
+                ),
+                _turn("User", "Thanks."),
+            ],
+            "extracted_memory": [],
+        },
+    ],
+}
+
+
 def read(tmp_path: Path, path: Path) -> tuple[list[Any], list[Any]]:
     assert is_published(path)
     rows = tmp_path / "rows.jsonl"
@@ -77,6 +131,8 @@ def read(tmp_path: Path, path: Path) -> tuple[list[Any], list[Any]]:
         (LOCOMO, [("session-1", 1)], 1),
         (LONGMEMEVAL, [("1-b", 1)], 1),
         (FACTS, [("facts-0", 3)], 0),
+        (REALTALK, [("session-1", 1)], 0),
+        (REALMEM, [("aa", 1)], 0),
     ],
 )
 def test_a_file(tmp_path: Path, found: Any, evidence: list[Any], unanswerable: int) -> None:
@@ -105,6 +161,19 @@ def test_a_folder_of_beam(tmp_path: Path) -> None:
     questions, others = read(tmp_path, tmp_path / "100K")
     assert [one.evidence for one in questions] == [(("batch-1", 1), ("batch-1", 2))]
     assert len(others) == 1
+
+
+def test_a_folder_of_files(tmp_path: Path) -> None:
+    """What asks is not stored, and neither is what answers it."""
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    for name in ("Ann", "Bo"):
+        found = {**REALMEM, "_metadata": {"person_name": name}}
+        (folder / f"{name}_dialogues_256k.json").write_text(json.dumps(found))
+    questions, _ = read(tmp_path, folder)
+    assert [one.user for one in questions] == ["Ann", "Bo"]
+    said = [row["content"] for row in read_published(folder) if row.get("user") == "Ann"]
+    assert said == ["I plan a trip to Faro.", "Nice.", "Thanks."]
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
