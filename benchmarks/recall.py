@@ -1,6 +1,6 @@
 """How much of the known evidence for a question recall finds.
 
-    python -m benchmarks.recall [--data FILE …] [--embedder wordllama|none|hash|MODULE:NAME]
+    python -m benchmarks.recall [--data FILE …] [--embedder wordllama|minilm|none|hash|MODULE:NAME]
         [--limit N] [--facts FILE] [--json OUT] [--check]
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
@@ -42,7 +42,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -85,6 +85,9 @@ def make_embedder(name: str) -> Embedder | None:
         return None
     if name == "wordllama":
         return WordLlamaEmbedder()
+    if name == "minilm":
+        minilm = importlib.import_module("remora.models.minilm")  # of an extra
+        return cast("Embedder", minilm.MiniLMEmbedder())
     if name == "hash":
         return Hashing()
     module, _, attribute = name.partition(":")
@@ -389,8 +392,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--embedder",
-        default="wordllama",
-        help="wordllama, none, hash, or module:name of an embedder or its class",
+        default=Config.from_environment().models.embedder,
+        help="wordllama, minilm, none, hash, or module:name of an embedder or its class (default: "
+        "REMORA_MODELS__EMBEDDER, or %(default)s)",
     )
     parser.add_argument(
         "--limit", type=int, help="ask at most so many questions, spread evenly over the file"

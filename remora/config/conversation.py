@@ -106,7 +106,7 @@ class ContextConfig(Section, frozen=True, kw_only=True):
     instructions_share: float = 0.05
     """Share of the budget for standing instructions of the user ("always …", "please don't …", "I
     am allergic to …"), at the front of each of their contexts, newest first; at least 100 tokens,
-    of a small budget an eighth. 0 for none: then they are not noticed, either. They are found by
+    of a small budget a fifth. 0 for none: then they are not noticed, either. They are found by
     their wording, in fourteen languages, in what the user says in the role ``user``, without a name
     or with the user's id as the name: neither tools nor other people give any. It needs long-term
     memory."""

@@ -14,6 +14,7 @@ from itertools import islice
 
 import msgspec
 
+from remora.languages.detection import language_of
 from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
@@ -115,6 +116,8 @@ def _read_periods(text: str, today: int) -> tuple[dict[Period, bool], str]:
         words.add(_DIGIT)
     if not text.isascii():
         words.add(_HAN)
+    if "hier" in words and language_of(text) not in {"fr", ""}:  # in German it is no day
+        text, words = text.replace("hier", "    "), words - {"hier"}
     if words.isdisjoint(_FIRST_WORDS):
         return {}, text
     now = _day(today)
@@ -127,7 +130,7 @@ def _read_periods(text: str, today: int) -> tuple[dict[Period, bool], str]:
             try:
                 first, last, yearly = read(match, now)
                 period = Period(_number(first), _number(last), yearly)
-                found.setdefault(period, read in _RELATIVE)
+                found.setdefault(period, _is_relative(read, match))
             except (ValueError, OverflowError):  # 31 February, or the year 0
                 continue
         text = pattern.sub(_blank, text)
@@ -221,7 +224,9 @@ _NEAR_DAYS = {
     "today": 0, "tonight": 0, "heute": 0, "aujourd'hui": 0, "hoy": 0, "今日": 0, "今天": 0,
     "yesterday": 1, "gestern": 1, "hier": 1, "ayer": 1, "昨日": 1, "昨天": 1,
     "the day before yesterday": 2, "vorgestern": 2, "avant-hier": 2, "anteayer": 2, "前天": 2,
-    "一昨日": 2, "tomorrow": -1, "demain": -1, "明日": -1, "明天": -1,
+    "一昨日": 2, "大前天": 3, "tomorrow": -1, "demain": -1, "明日": -1, "明天": -1,
+    "the day after tomorrow": -2, "ubermorgen": -2, "apres-demain": -2, "pasado manana": -2,
+    "明後日": -2, "后天": -2, "後天": -2,
 }  # fmt: skip
 _HAN_SPANS = {
     "先週": (_WEEK, 1), "上周": (_WEEK, 1), "上星期": (_WEEK, 1), "上个星期": (_WEEK, 1),
@@ -355,6 +360,8 @@ def _read_span(match: re.Match[str], now: date) -> Found:
     back = 1 if match["last"] else -1 if match["next"] else 0
     word = match["what"]
     if word in _UNITS:
+        if _UNITS[word] == _DAY:
+            raise ValueError("the last day of something, or the next one")
         return _shifted(now, _UNITS[word], back)
     if word in _DAYS:
         day = _week(now)[0] + timedelta(_DAYS[word])
@@ -404,9 +411,19 @@ def _read_han_ago(match: re.Match[str], now: date) -> Found:
     return _ago(now, _HAN_UNITS[match["unit"]], _count(match["count"]))
 
 
-_RELATIVE = frozenset(
-    {_read_near, _read_weekday, _read_span, _read_ago, _read_han_span, _read_han_ago}
-)
+_RELATIVE = frozenset({_read_near, _read_ago, _read_han_span, _read_han_ago})
+
+
+def _is_relative(read: Read, match: re.Match[str]) -> bool:
+    """Whether a text counts from its own day: "on Friday" may be before it, or after it.
+
+    "The last year of school" is of another time.
+    """
+    if read is _read_span:
+        return match["last"] is not None and not match.string[: match.start()].endswith("the ")
+    return read in _RELATIVE
+
+
 _DAY_MONTH = rf"(?P<day>\d{{1,2}}){_ORD}{_OF}(?P<month>{_M})\b\.?(?:{_OF}(?P<year>{_Y})\b)?"
 _MONTH_DAY = (
     rf"(?P<month>{_M})\b\.?\s+(?:the\s+)?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)"
@@ -445,7 +462,7 @@ def _patterns() -> Iterator[tuple[Iterable[str], str, Read]]:
     yield {"ago"}, rf"\b{count}(?:of\s+)?(?P<unit>{_U})\s+ago\b", _read_ago
     since = r"\b(?:vor|il\s+y\s+a|hace)\s+(?:unas?\s+|etwa\s+|environ\s+)?"
     yield {"vor", "il", "hace"}, rf"{since}{count}(?P<unit>{_U})\b", _read_ago
-    han_count = r"(?P<count>\d{1,3}|[一二三四五六七八九十两])"
+    han_count = r"(?<![一二三四五六七八九十百\d])(?P<count>\d{1,3}|[一二三四五六七八九十两])"
     yield {_HAN}, rf"{han_count}(?P<unit>{_any(_HAN_UNITS)})(?:以)?前", _read_han_ago
     yield {_HAN}, _any(_HAN_SPANS), _read_han_span
     near = [word for word in _NEAR_DAYS if word.isascii()]

@@ -24,7 +24,7 @@ _MOST_CHARS = 2_000  # a longer message was pasted
 _MOST_BYTES = 4 * _MOST_CHARS + 1_000  # of one that is encoded
 _LONGEST, _SHORTEST = 300, 4  # characters of a sentence
 _MOST = 3  # of a message
-_SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s*|\n+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|<(\w+)[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL)
 _QUOTED = re.compile(r"^[>|\"\u201c\u201e\u00ab'\u2018\u300c]")
 _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
@@ -43,7 +43,9 @@ _OF_ANSWERS = late(
 )
 _MATTERS = {
     "name": late(
-        r"\b(?:call|address) me\b|\bnenn\w* mich\b|ppelle\w*-moi\b|\bllamame\b|\bchiamami\b"
+        r"\b(?:call|address) me (?!(?:at|back|on|when|before|after|later|if|until|during|only|in|by"
+        r"|again|this|next|with|about|every|tomorrow|today|tonight)\b)\w"
+        r"|\bnenn\w* mich\b|ppelle\w*-moi\b|\bllamame\b|\bchiamami\b"
         r"|\bchama-?me\b|\bme chame\b|\bnoem me\b|\bkall?[ad]? m[ei][gj]\b"
         r"|меня$|と呼んで|(?:叫|称呼|稱呼)我"
     ),

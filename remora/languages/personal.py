@@ -16,7 +16,10 @@ from typing import NamedTuple
 from remora.languages.patterns import late
 from remora.languages.search_words import plain_letters
 
-__all__ = ["asks_what_assistant_said", "find_matter", "states"]
+__all__ = ["SINGLE", "asks_what_assistant_said", "find_matter", "states"]
+
+SINGLE = frozenset({"home", "name", "work", "number", "age"})
+"""Matters of which one statement holds at a time: the newest."""
 
 _MOST_ASKED, _MOST_STATED = 300, 1_000  # characters that are looked at
 
@@ -34,6 +37,17 @@ class _Matter(NamedTuple):
 
 _NOW = r"(?: (?:just|now|currently|recently|finally|still|also))?"
 _END = r"(?= *(?:[?.!,]|$|again|now|please|title))"
+_TO_A_HOME = (  # not of a meeting, a file or a database
+    r" (?:in|into|out|from|here|house|home|flats?|back|away|again|abroad|yesterday|last)\b"
+    r"| to (?!(?:the (?:next|other)|another (?:topic|question|project)|version|production|using"
+    r"|python|git|aws|azure|linux|mac|windows|android|a new (?:role|job|phone|server|team))\b)"
+    r"| *(?:[.,;!]|$)"
+)
+_SELF_JA = r"(?:^|[、。 ]|(?<=[私僕俺]は)|(?<=[私僕俺]は今))"
+_OWN_JA = r"(?:(?<!の)|(?<=[私僕俺]の))"
+_WHICH_ZH = r"(?=是(?:(?:什么|什麼)(?!时候|時候)|多少|几号|幾號)|叫(?:什么|什麼)|[?\uff1f]|$)"
+_OF_PHONE = r"(?: (?:new|current|own|home|work|office|phone|mobile|cell|telephone)){0,2}"
+_THEN = r" *(?:[?.!]|$)"
 _WHAT_IS = r"what(?:'?s| is| are| was)"
 _NAMED = (
     r"\bmy(?: full| first| last)? name(?:'s| is)\b|\bcalls? me\b(?! (?:at|on|back)\b)",
@@ -50,7 +64,7 @@ _SIGNS_OF_NAME = (
 _MATTERS: Mapping[str, _Matter] = {
     "home": _Matter(
         (
-            rf"where (?:do|did|am|are) (?:i|we){_NOW} (?:live|living|based|located|reside)\b",
+            rf"where (?:do|am|are) (?:i|we){_NOW} (?:live|living|based|located|reside)\b",
             r"(?:which|what) (?:city|town|country|place) (?:do|am|are) (?:i|we) (?:liv|base|resid)",
             r"(?:which|what) (?:city|town|country) (?:am|are) (?:i|we)(?: now)? in *(?:[?.!]|$)",
             rf"{_WHAT_IS} (?:my|our)(?: home| current| new)? address{_END}",
@@ -63,13 +77,13 @@ _MATTERS: Mapping[str, _Matter] = {
             r"ou (?:est-ce que )?(?:j'habite|je vis|nous habitons|on habite)|ou (?:habite|vis)-je",
             r"(?:quelle est|c'est quoi|quelle) (?:mon|notre) adresse",
             r"dans quel(?:le)? (?:ville|rue|pays)\b.{0,16}(?:j'habite|je vis|habit|vivons)",
-            r"donde (?:vivo|vivimos|resido)|en que (?:ciudad|calle|pais) (?:vivo|vivimos)",
+            r"(?<!por )donde (?:vivo|vivimos|resido)|en que (?:ciudad|calle|pais) (?:vivo|vivimos)",
             r"cual es (?:mi|nuestra) direccion",
-            "どこに住ん|どこ住み|(?:住所|住まい)(?:は|って|を)",
+            rf"{_SELF_JA}(?:どこに住ん|どこ住み)|{_OWN_JA}(?:住所|住まい)(?:は|って|を)",
             "我们?(?:现在|現在)?住(?:在)?(?:哪|什么|什麼)|我的(?:住址|地址)",
         ),
         (
-            rf"\b(?:i|we)(?:'ve| have| had)?{_NOW} (?:moved|relocated)\b(?! on\b)",
+            rf"\b(?:i|we)(?:'ve| have| had)?{_NOW} (?:moved|relocated)(?:{_TO_A_HOME})",
             rf"\b(?:i|we){_NOW} (?:live|reside)\b(?! with(?:out)?\b)",
             rf"\b(?:i|we)(?:'m|'re| am| are){_NOW} (?:living|based)\b",
             r"\b(?:i|we)(?:'m|'re| am| are) moving (?:in)?to\b",
@@ -93,17 +107,17 @@ _MATTERS: Mapping[str, _Matter] = {
             rf"{_WHAT_IS} my(?: full| first| last)? name{_END}",
             r"what am i called|what (?:should|do) you call me",
             r"wie heisse ich|(?:wie|was) (?:lautet|ist) mein name",
-            r"comment (?:est-ce que )?je m'appelle|quel est mon (?:nom|prenom)",
+            r"comment (?:est-ce que )?je m'appelle|quel est mon (?:nom|prenom) *(?:[?.]|$)",
             r"como me llamo|cual es mi nombre",
             "(?:私|僕|俺|わたし)の名前",
-            "我叫(?:什么|什麼)|我的名字",
+            rf"我叫(?:什么|什麼)|我的名字{_WHICH_ZH}",
         ),
         _NAMED,
         _SIGNS_OF_NAME,
     ),
     "self": _Matter(
         (
-            r"who am i\b(?! (?:\w+ing|to)\b)|what do you know about me",
+            r"who am i *(?:[?.!]|$|again)|what do you know about me",
             r"wer bin ich\b|was weisst du uber mich",
             r"qui suis-je|que sais-tu (?:de|sur) moi",
             r"quien soy|que sabes de mi\b",
@@ -120,8 +134,8 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "work": _Matter(
         (
-            r"what do i do(?: for (?:a living|work))?\s*(?:\?|$)|where do i work\b",
-            r"who do i work for|(?:which|what) company\b.{0,20}\bi\b.{0,10}\bwork",
+            r"what do i do(?: for (?:a living|work))?\s*(?:\?|$)|where do i work\b(?! out)",
+            r"who do i work for|(?:which|what) company (?:do|am) i\b.{0,10}\bwork",
             rf"{_WHAT_IS} my (?:job|profession|occupation|role|position|work){_END}",
             r"who(?:'s| is) my (?:boss|employer)\b",
             r"was (?:mache|arbeite) ich (?:beruflich|von beruf)|was ist mein beruf",
@@ -131,8 +145,8 @@ _MATTERS: Mapping[str, _Matter] = {
             r"qu'est-ce que je fais (?:dans la vie|comme (?:metier|travail))",
             r"(?:donde|para quien|en que) trabajo\b|a que me dedico",
             r"cual es mi (?:trabajo|profesion)",
-            "(?:私|僕|俺)の(?:仕事|職業)|(?:どこ|何)で働い|仕事は何",
-            "我(?:是)?(?:做什么|做什麼|在哪(?:里|裡)?(?:工作|上班))|我的(?:工作|职业|職業)",
+            rf"(?:私|僕|俺)の(?:仕事|職業)|{_SELF_JA}(?:どこ|何)で働い|(?<!の)仕事は何",
+            rf"我(?:是)?(?:做什么|做什麼|在哪(?:里|裡)?(?:工作|上班))|我的(?:工作|职业|職業){_WHICH_ZH}",
         ),
         (
             rf"\bi{_NOW} work(?:ed)? (?:as|at|for|in|with)\b",
@@ -154,12 +168,12 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "number": _Matter(
         (
-            rf"{_WHAT_IS} (?:my|our)(?: \w+)?(?: phone)?[ -]?number{_END}",
+            rf"{_WHAT_IS} (?:my|our){_OF_PHONE} number{_END}",
             r"(?:wie|was) (?:lautet|ist) meine (?:neue )?(?:\w+)?nummer",
             r"(?:quel est|c'est quoi) mon (?:nouveau )?numero",
             r"cual es mi (?:nuevo )?(?:numero|telefono)",
             "(?:私|僕|俺)の(?:電話|携帯)?番号|電話番号(?:は|って)",
-            "我的(?:电话|電話|手机|手機)?(?:号码|號碼|电话|電話)",
+            rf"我的(?:电话|電話|手机|手機)?(?:号码|號碼|电话|電話){_WHICH_ZH}",
         ),
         (
             r"\b(?:my|our|new)(?: \w+){0,2} (?:number|phone|mobile|cell)\b.{0,40}\d{2}",
@@ -172,12 +186,13 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "age": _Matter(
         (
-            r"how old (?:am i|are we)\b(?! supposed)|when was i born|when(?:'s| is) my birthday",
+            r"how old (?:am i|are we)\b(?! supposed)|when was i born",
+            rf"when(?:'s| is) my birthday{_THEN}",
             rf"{_WHAT_IS} my (?:age|birthday|date of birth|birth date)",
             r"wie alt bin ich|wann (?:bin ich geboren|habe ich geburtstag|ist mein geburtstag)",
             r"quel age (?:ai-je|j'ai)|j'ai quel age|quand (?:suis-je nee?|est mon anniversaire)",
             r"cuantos anos tengo|cuando (?:naci|es mi cumpleanos|cumplo)",
-            "(?:私|僕|俺)(?:は|って)(?:何歳|いくつ)|誕生日(?:は|って)いつ",
+            "(?:私|僕|俺)(?:は|って)(?:何歳|いくつ)|(?:(?<!の)|(?<=[私僕俺]の))誕生日(?:は|って)いつ",
             "我(?:今年)?(?:几岁|幾歲|多大)|我的?生日|我(?:是)?(?:什么|什麼)时候出生",
         ),
         (
@@ -196,11 +211,11 @@ _MATTERS: Mapping[str, _Matter] = {
         (
             r"am i (?:married|single|divorced|engaged)\b|who (?:am i married to|lives with me)",
             r"do i have (?:any )?(?:kids|children|siblings|an? (?:wife|husband|partner|family))\b",
-            r"how many (?:kids|children|siblings)\b.{0,12}\b(?:i|we)\b",
+            rf"how many (?:kids|children|siblings) (?:do|have) (?:i|we)(?: have| got)?{_THEN}",
             r"bin ich (?:verheiratet|ledig)|habe ich (?:kinder|geschwister)",
             r"suis-je mariee?|est-ce que j'ai des (?:enfants|freres)|ai-je des (?:enfants|freres)",
             r"estoy (?:casad|solter)[oa]|tengo (?:hijos|hermanos)\s*\?",
-            "(?:私|僕|俺)(?:は|って)結婚|子供(?:は|が)(?:い|何)",
+            "(?:私|僕|俺)(?:は|って)結婚|子供(?:は|が)(?:いま|いる|何人)",
             "我(?:结婚|結婚)了|我有(?:没有)?(?:孩子|小孩|几个孩子)",
         ),
         (
@@ -224,7 +239,7 @@ _MATTERS: Mapping[str, _Matter] = {
             r"wo(?:her)? (?:komme|stamme) ich\b|wo bin ich (?:aufgewachsen|geboren)",
             r"d'ou (?:je viens|viens-je|est-ce que je viens)|ou (?:ai-je|j'ai) grandi",
             r"de donde (?:soy|vengo)|donde (?:creci|naci)",
-            "(?:私|僕|俺)の(?:出身|故郷)|出身はどこ|我(?:是)?(?:哪里|哪裡|哪儿)人|我来自(?:哪|何)",
+            "(?:私|僕|俺)の(?:出身|故郷)|(?<!の)出身はどこ|我(?:是)?(?:哪里|哪裡|哪儿)人|我来自(?:哪|何)",
         ),
         (
             r"\bi(?:'m| am| come)(?: originally)? from\b|\bi grew up\b|\bi was born in\b",
@@ -259,8 +274,9 @@ _MATTERS: Mapping[str, _Matter] = {
     ),
     "food": _Matter(
         (
-            r"what (?:can'?t|can|cannot|should|shouldn'?t|don'?t|do|may) i(?: not)? eat\b",
-            r"(?:what )?am i (?:allergic|vegan|vegetarian|intolerant)|do i have (?:any )?allerg",
+            rf"what (?:can'?t|can|cannot|should|shouldn'?t|don'?t|do|may) i(?: not)? eat{_THEN}",
+            r"what am i (?:allergic|intolerant)|do i have (?:any )?allerg",
+            rf"am i (?:vegan|vegetarian)\b|am i (?:allergic|intolerant)(?: to any\w*)?{_THEN}",
             rf"{_WHAT_IS} my (?:allerg\w+|diet\w*)",
             r"was (?:darf|kann|esse) ich (?:nicht )?(?:essen)?\s*(?:\?|$)",
             r"wogegen bin ich allergisch",
@@ -299,32 +315,39 @@ _STATED = {name: _any_of(one.stated) for name, one in _MATTERS.items()}
 
 
 _ADVISE = (
-    r"(?:recommend|suggest|say|tell|propose|come up|mention|advise|call|name|pick|explain|list)"
+    r"(?:recommend|suggest|say|tell (?:me|us)|propose|come up|mention|advise|call|name|pick|explain"
+    r"|list|write|share|find)"
 )
 _ADVISED = (
-    r"(?:recommended|suggested|said|told|proposed|came up|mentioned|advised|named|picked|explained"
-    r"|listed|gave|wrote)"
+    r"(?:recommended|suggested|said|told (?:me|us)|proposed|came up|mentioned|advised|named|picked"
+    r"|explained|listed|gave|wrote|shared)"
 )
 _OF_ASSISTANT = late(
-    rf"\b(?:did|had) you (?:\w+ )?{_ADVISE}\b"
+    rf"\b(?:did|had) you (?:\w+ )?{_ADVISE}\b|\bhave you (?:{_ADVISED}|found)\b"
     rf"|\byou(?:'ve|'d| have| had)? (?:just |already |once |previously |earlier )?{_ADVISED}\b"
-    r"|\b(?:was|were|is) your (?:\w+ )?"
+    r"|\b(?:was|were|is|of) your (?:\w+ )?"
     r"(?:advice|suggestion|recommendation|answer|tip|trick|idea|proposal|explanation)s?\b"
-    r"|\b(?:hast du|haben sie)\b.{0,80}\b(?:empfohlen|vorgeschlagen|gesagt|geraten|genannt|erwahnt"
-    r"|erklart)\b|\b(?:war|waren) dein(?:e|er)? (?:rat|vorschlag|empfehlung|tipp|idee|antwort)\b"
-    r"|\b(?:as-tu|tu (?:m')?as|tu m'avais|avez-vous|vous (?:m')?avez|m'as-tu) "
+    r"|\b(?:hast|hattest|haben|hatten) (?:du|sie)\b.{0,80}\b"
+    r"(?:empfohlen|vorgeschlagen|gesagt|geraten|genannt|erwahnt|erklart)\b"
+    r"|\b(?:war|waren) dein(?:e|er)? (?:rat|vorschlag|empfehlung|tipp|idee|antwort)\b"
+    r"|\b(?:as-tu|tu (?:m')?as|tu m'avais|avez-vous|vous (?:m')?avez|m'as-tu|m'avais-tu) "
     r"(?:dit|recommande|conseille|suggere|propose|explique|mentionne)\w*"
     r"|\betait (?:ton|ta|votre) (?:conseil|suggestion|recommandation|idee|reponse)"
     r"|\b(?:recomendaste|dijiste|sugeriste|aconsejaste|propusiste|explicaste|mencionaste)\b"
-    r"|\b(?:me )?has (?:recomendado|dicho|sugerido|aconsejado|propuesto)\b"
+    r"|\b(?:has|me ha) (?:recomendado|dicho|sugerido|aconsejado|propuesto)\b"
     r"|\b(?:fue|era) tu (?:consejo|sugerencia|recomendacion|idea|respuesta)"
-    r"|(?:勧め|薦め|おすすめし|提案し|教え|アドバイスし|言っ)て(?:くれ|下さ|くださ|もら|いただ)"
+    r"|(?:勧め|薦め|おすすめし|提案し|教え|アドバイスし|言っ)(?:て(?:くれ|下さ|くださ|もら|いただ)|ました)"
     r"|あなた[がは].{0,20}(?:勧め|薦め|提案|教え|言っ|言い)"
-    r"|你(?:之前|上次|刚才|剛才|曾|给我|給我|跟我|向我){0,2}"
+    r"|(?<![跟和对對向])你(?:之前|上次|刚才|剛才|曾|给我|給我|跟我|向我){0,2}"
     r"(?:推荐|推薦|建议|建議|提议|提議|提到|告诉|告訴|说|說)(?:过|過|了|我|的)"
 )
 
 
+_OF_OTHERS = late(  # somebody else said it, or the asker did
+    r"(?:さん|先生|医者|友達|上司|[母父兄姉弟妹]|彼女?)[がはに]|我(?:上次|之前|曾|也)?[跟和对對向]你"
+    r"|(?i:\bdid i (?:say|tell|mention)|\bi (?:told|said|mentioned)\b"
+    r"|\bmy \w+ (?:told|said|asked)\b|\bhabe ich (?:dir )?gesagt\b)"
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*(?=\S)")
 
 
@@ -333,7 +356,7 @@ def asks_what_assistant_said(question: str) -> bool:
 
     "I read the plan that you gave me. What is next?" is not. More than 300 characters are none.
     """
-    if len(question) > _MOST_ASKED:
+    if len(question) > _MOST_ASKED or _OF_OTHERS().search(question) is not None:
         return False
     sentences = _SENTENCE_END.split(plain_letters(question).strip())
     return any(

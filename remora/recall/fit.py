@@ -57,7 +57,8 @@ from remora.tokens import TokenCounter, count_message
 
 __all__ = ["ContextFitter", "Surroundings", "profile_room"]
 
-_LEAST_INSTRUCTIONS = 100  # tokens for them, of a small budget an eighth
+_SHORTEST_INSTRUCTION = 12  # tokens of its line
+_LEAST_INSTRUCTIONS = 100  # tokens for them, of a small budget a fifth
 _ENTRIES_ON_LOOP = 250  # each is compared with what was recalled: 2 ms
 _BYTES_IN_THREAD = 500_000  # of messages, from which on comparing their texts is a thread's work
 
@@ -277,23 +278,31 @@ class ContextFitter:
         source, items = gathered.sources.instructions, gathered.instructions
         if not items:
             return "", source
-        room = max(int(budget * self._instructions_share), min(budget // 8, _LEAST_INSTRUCTIONS))
-        left = room - self._counter.count(instructions_text(()))
+        room = max(int(budget * self._instructions_share), min(budget // 5, _LEAST_INSTRUCTIONS))
+        frame = self._counter.count(instructions_text(()))
+        left = room - frame
         lines: list[str] = []
         for item in items:
-            left -= item.tokens + LINE_TOKENS
-            if left < 0:
-                break
             said = datetime.fromtimestamp(item.created_us / 1_000_000, UTC)
-            lines.append(instruction_line(item.content, said))
+            line = instruction_line(item.content, said)
+            tokens = self._counter.count(f"- {line}\n")
+            if tokens <= left:
+                left -= tokens
+                lines.append(line)
+            elif left < _SHORTEST_INSTRUCTION:
+                break
         while lines and self._counter.count(instructions_text(lines)) > room:
             lines.pop()
-        if omitted := items[len(lines) :]:
+        if len(lines) < len(items):
             probe("instructions_left_out")
-            detail = f"{room} tokens are for them (context.instructions_share)"
-            tokens = sum(item.tokens for item in omitted)
+            detail = (
+                f"{room} tokens are for them (context.instructions_share), {frame} of these for "
+                "what says what they are"
+            )
+            tokens = sum(item.tokens for item in items) - sum(map(self._counter.count, lines))
+            omitted = len(items) - len(lines)
             source = Source(
-                "omitted", len(lines), detail, omitted=len(omitted), omitted_tokens=tokens
+                "omitted", len(lines), detail, omitted=omitted, omitted_tokens=max(tokens, 0)
             )
         else:
             source = msgspec.structs.replace(source, count=len(lines))

@@ -13,6 +13,8 @@ from functools import cached_property
 
 from remora.actors.policies.bm25 import words
 from remora.languages.patterns import late
+from remora.languages.personal import SINGLE
+from remora.recall.traits import asks
 from remora.storage.ports import MemoryRow
 
 __all__ = ["DEPTH", "order_newest_first"]
@@ -24,17 +26,20 @@ DEPTH = 10
 _LEAST_SCORE, _LEAST_SCORE_OF_CHANGE = 0.6, 0.3
 _ALIKE, _ALIKE_RESULT = 0.4, 0.7  # of their words; results of one tool have the same keys
 _COMPARED_CHARS = 400
-_OF_CHANGE = late(
+_OF_CORRECTION = late(
     r"(?i)^\W*(?:(?:small |quick )?correction|update|actually|scratch that|change of plans?"
     r"|sorry,? i meant|i was wrong|korrektur|kleine korrektur|correccion|corrección)\b"
-    r"|\bno longer\b|\bnot\b.{1,30}\banymore\b|\bthe old (?:one|number|address)\b"
+    r"|\b(?:my|our|the|a|got) new (?:number|address|phone|email|password|date|deadline|plan|name"
+    r"|job|boss)\b(?! (?:for|to|of)\b)|\bthe old (?:one|number|address)\b"
+)
+_OF_CHANGE = late(
+    r"(?i)\bno longer\b|\bnot\b.{1,30}\banymore\b"
     r"|\b(?:has|have|was|were|got|is|been) (?:been |now )?(?:moved|changed|rescheduled|postponed"
     r"|replaced|cancel+ed|pushed|increased|decreased|raised|lowered) (?:to|by|from)\b"
     r"|\b(?:changed|switched) (?:it |this |that )?(?:to|from)\b"
     r"|\b(?:i|we|they|he|she)(?:'ve|'d| have| had| has)?(?: just| finally| now| recently| since)? "
     r"(?:upgraded|downgraded|switched|migrated|cancel+ed|quit|replaced|sold|swapped|renamed"
     r"|rescheduled|postponed|pushed back)\b"
-    r"|\bnew (?:number|address|phone|email|password|date|deadline|plan|name|job|boss)\b"
     r"|\bnicht mehr\b|\bjetzt doch\b|\bne\b.{1,20}\bplus\b|\bya no\b|もう.{1,12}ない|に変わ|に変更"
     r"|不再|改成|改为|改為|换成|換成"
 )
@@ -46,7 +51,12 @@ _OF_PAST = late(
 
 
 def order_newest_first(
-    question: str, stems: Sequence[str], rows: Sequence[MemoryRow], scores: Sequence[float]
+    question: str,
+    stems: Sequence[str],
+    rows: Sequence[MemoryRow],
+    scores: Sequence[float],
+    stated: Sequence[bool] = (),
+    matter: str = "",
 ) -> list[int] | None:
     """The places of the first rows in their new order; None if nothing changes.
 
@@ -55,11 +65,18 @@ def order_newest_first(
         stems: of its words.
         rows: the best, best first.
         scores: theirs.
+        stated: which of them state the matter of their user that is asked about.
+        matter: see `remora.languages.personal.find_matter`.
     """
     if len(rows) < 2 or _OF_PAST().search(question) is not None:
         return None
     said = [_Said(row, frozenset(stems)) for row in rows]
     order = list(range(len(rows)))
+    if matter in SINGLE:
+        places = [place for place, states in enumerate(stated) if states]
+        newest = sorted(places, key=lambda place: -rows[place].created_us)
+        for place, row in zip(places, newest, strict=True):
+            order[place] = row
     for here in range(len(order)):
         for there in range(here + 1, len(order)):
             older, newer = order[here], order[there]
@@ -93,10 +110,24 @@ class _Said:
         """Those that the question has, too."""
         return self.words & self._asked
 
+    @property
+    def told(self) -> frozenset[str]:
+        """Those that the question has not."""
+        return self.words - self._asked
+
+    @cached_property
+    def corrects(self) -> bool:
+        """Whether it says that it corrects what was said."""
+        return self._tells and _OF_CORRECTION().search(self._text) is not None
+
     @cached_property
     def changes(self) -> bool:
         """Whether it says that something changed."""
-        return self.role == "user" and _OF_CHANGE().search(self._text) is not None
+        return self._tells and _OF_CHANGE().search(self._text) is not None
+
+    @property
+    def _tells(self) -> bool:
+        return self.role == "user" and not asks(self._text)
 
 
 def _takes_place(older: _Said, newer: _Said, share: float) -> bool:
@@ -107,4 +138,7 @@ def _takes_place(older: _Said, newer: _Said, share: float) -> bool:
         alike = len(older.words & newer.words) / len(older.words | newer.words)
         if alike >= (_ALIKE_RESULT if newer.role == "tool" else _ALIKE):
             return True
-    return 2 * len(newer.of_question) >= len(older.of_question) and newer.changes
+    if 2 * len(newer.of_question) < len(older.of_question):
+        return False
+    # What no longer holds is named: "I cancelled FitHouse" is no news of the dentist.
+    return newer.corrects or (newer.changes and not older.told.isdisjoint(newer.told))

@@ -8,8 +8,8 @@ looks for the words nearest to it in meaning that the user has said, and they co
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,12 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Question", "ask", "weigh_words"]
+__all__ = ["Question", "ask", "related_words", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
 _MOST_PARTS = 12  # of words, that are looked for in texts as they are
 _LEAST_PART = 3  # letters of an English one
+_SAYING_WEIGHT = 0.3
 _MOST_WORDS = 32  # of a question, that have near ones, or several stems
 _LONG = 4_000  # characters of English, whose words take half a millisecond
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
@@ -133,7 +134,8 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def words_with_near_ones(self) -> Sequence[str]:
         """The words for which near ones are looked for."""
-        names = {name.casefold() for name in _NAME.findall(self.text)}
+        found = [] if self.text.isupper() else _NAME.findall(self.text)
+        names = {name.casefold() for name in found}
         wanted = [word for word in dict.fromkeys(surface_words(self.text)) if word not in names]
         return wanted[:_MOST_WORDS]
 
@@ -184,30 +186,52 @@ async def ask(
     return msgspec.structs.replace(question, vocabulary=vocabulary)
 
 
-def weigh_words(
-    question: Question, names: Collection[str], said: npt.NDArray[np.int32], share: float
-) -> dict[str, float]:
-    """What each stem counts: 1 for the question's own, less for those near them, or related.
+def related_words(question: Question, names: Collection[str]) -> Mapping[str, str]:
+    """Return the words that are related to words of a question, each with that word; stems.
 
     What a question names by an identifier is not called by another word.
 
     Args:
         question: the question.
+        names: words of speakers' names, in lower case.
+    """
+    if question.identifiers:
+        return {}
+    left_out = frozenset(stem_words([*names]))
+    stems: Sequence[str] = question.stems
+    if question.language in {"", "en"}:
+        stems = stem_words(question.words_with_near_ones)
+    related: dict[str, str] = {}
+    for stem in stems:
+        if stem not in left_out:
+            for other in find_related([stem], question.language):
+                related.setdefault(other, stem)
+    return {other: stem for other, stem in related.items() if other not in question.stems}
+
+
+@cache
+def _saying_stems() -> frozenset[str]:
+    return frozenset({"recommend", "say", "tell", "mention"} | find_related(["recommend"], "en"))
+
+
+def weigh_words(
+    question: Question, names: Collection[str], said: npt.NDArray[np.int32], share: float
+) -> dict[str, float]:
+    """What each stem counts: 1 for the question's own, less for those near them.
+
+    Args:
+        question: the question.
         names: words of speakers' names, in lower case; nothing is near them.
         said: the places, in the question's vocabulary, of the words that the user said.
-        share: what a related word counts, and a near one, times its cosine.
+        share: what a near word counts, times its cosine.
     """
     own = frozenset(question.stems)
     weights = dict.fromkeys(question.stems, 1.0)
-    if not share:
+    if question.is_of_assistant:  # that it was said says little about what was said
+        weights.update(dict.fromkeys(own & _saying_stems(), _SAYING_WEIGHT))
+    if question.vocabulary is None or not share:
         return weights
     asked = [word for word in question.words_with_near_ones if word not in names]
-    if not question.identifiers:
-        stems = stem_words(asked) if question.language in {"", "en"} else question.stems
-        related = find_related(stems, question.language) - own
-        weights.update(dict.fromkeys(sorted(related), share))
-    if question.vocabulary is None:
-        return weights
     for near in question.vocabulary.near(asked, said):
         taken: set[str] = set()
         for stem, cosine in near:

@@ -314,7 +314,15 @@ def rank(
         places, score = places[order], score[order]
     if matches.dated is None:
         first = [rows[place] for place in places[:DEPTH].tolist()]
-        newest = order_newest_first(question.text, question.stems, first, score[:DEPTH].tolist())
+        stated = () if matches.answers is None else matches.answers[places[:DEPTH]] > 0
+        newest = order_newest_first(
+            question.text,
+            question.stems,
+            first,
+            score[:DEPTH].tolist(),
+            [*stated],
+            question.matter,
+        )
         if newest is not None:
             places[: len(newest)] = places[newest]
     columns = {}

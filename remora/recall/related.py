@@ -8,6 +8,7 @@ from a list of subjects that people talk about, not from a set of questions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = ["find_related", "load_related"]
 
 _FILE = Path(__file__).with_suffix(".toml")
 _LANGUAGES = ("en", "de", "fr", "es", "ja", "zh")
+_HIRAGANA = re.compile("[\u3041-\u309f]+$")  # the endings of words
 _LEAST_LETTERS = 4  # of a word that stands for those of other languages
 
 Related = Mapping[str, frozenset[str]]
@@ -72,10 +74,8 @@ def _crossing_stems(concept: Mapping[str, str], same_stems: Collection[str]) -> 
     """The stems that stand for a concept in questions of other languages."""
     for language, text in concept.items():
         for word in text.split():
-            stems = _stems(word, language)
-            if language == "en":
-                yield from stems
-            elif not word.isascii() or len(word) >= _LEAST_LETTERS:
+            if not word.isascii() or len(word) >= _LEAST_LETTERS:
+                stems = _stems(word, language)
                 yield from (stem for stem in stems if stem not in same_stems)
 
 
@@ -88,6 +88,7 @@ def _stems(text: str, language: str) -> Iterator[str]:
             )
             yield from words(own)
         else:
-            pieces = words(pair_characters(word))
+            pieces = [one for one in words(pair_characters(word)) if not _HIRAGANA.match(one)]
             longest = max(map(len, pieces), default=0)
-            yield from (piece for piece in pieces if len(piece) == longest)
+            if longest > 1 or len(word) == 1:  # one character of a longer word says something else
+                yield from (piece for piece in pieces if len(piece) == longest)

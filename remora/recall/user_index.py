@@ -27,7 +27,7 @@ from remora.recall.days import time_stems
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import asks_for_several
 from remora.recall.near import Vocabulary
-from remora.recall.question import Question, weigh_words
+from remora.recall.question import Question, related_words, weigh_words
 from remora.recall.ranking import (
     Matches,
     Ranking,
@@ -309,8 +309,10 @@ def find_matches(
     """
     parts, traits = searched.parts, searched.traits
     said = _words_said(parts, question.vocabulary)
-    weights = weigh_words(question, traits.words_of_names, said, config.near_words)
-    terms = make_terms(weights)
+    names = traits.words_of_names
+    weights = weigh_words(question, names, said, config.near_words)
+    related = related_words(question, names) if config.near_words else {}
+    terms = _make_terms(weights, related, config.near_words)
     found = _look_up(parts, terms.hashes)
     scores = {name: joined(scores_together(found[name], terms)) for name in _TEXTS}
     lists = {name: top(one, (one > 0) & eligible, config.depth) for name, one in scores.items()}
@@ -333,6 +335,19 @@ def find_matches(
         identified=weigh_identifiers([_holds_all(parts, one) for one in question.identifiers]),
         novelty=_judge_novelty(found["turn"], len(question.stems)) if question.asks else None,
     )
+
+
+def _make_terms(weights: Mapping[str, float], related: Mapping[str, str], share: float) -> Terms:
+    """The words to look for; of those that are related to one word, and itself, the best counts."""
+    import numpy as np  # noqa: PLC0415
+
+    related = {other: stem for other, stem in related.items() if other not in weights}
+    if not related:
+        return make_terms(weights)
+    terms = make_terms({**weights, **dict.fromkeys(related, share)})
+    number_of = {stem: number for number, stem in enumerate(dict.fromkeys(related.values()))}
+    groups = [number_of.get(related.get(stem, stem), -1) for stem in (*weights, *related)]
+    return msgspec.structs.replace(terms, groups=np.array(groups[: len(terms.hashes)]))
 
 
 def _words_said(parts: Sequence[UserIndex], vocabulary: Vocabulary | None) -> npt.NDArray[np.int32]:

@@ -146,10 +146,10 @@ async def choose_directory(
     if used.embedder != embedder and not reembed:
         raise EmbedderChanged(
             f"long-term memory was embedded by {used.embedder}, and {embedder} is configured: "
-            "vectors of two models cannot be compared. Either run "
-            f"`remora reembed --dir {directory or 'DIR'}` (or open it with "
-            "Runtime(…, reembed=True)), which rebuilds it from the journal, or set "
-            "models.embedder back to what it was"
+            "vectors of two models cannot be compared. Either rebuild it from the journal with "
+            f"{embedder}: `remora reembed --dir {directory or 'DIR'}`, with the --config of this "
+            "call if it has one, or Runtime(…, reembed=True). Or set models.embedder back to what "
+            "it was"
         )
     gone = isinstance(base, Path) and not await run_in_thread((base / used.name).exists)
     unkeyed = not used.key and base is not None

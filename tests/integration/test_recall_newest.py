@@ -59,6 +59,63 @@ async def test_the_newest_statement_is_first(
         assert older in found, "what was true before is still found"
 
 
+@pytest.mark.parametrize(
+    ("question", "answer", "later"),
+    [
+        (
+            "When is the dentist appointment?",
+            "The dentist appointment is on Tuesday at nine.",
+            "We cancelled the dinner appointment with Bob.",
+        ),
+        (
+            "What is the name of my dog?",
+            "My dog is called Biscuit.",
+            "I switched dog food to Brit.",
+        ),
+        (
+            "When is Anna's birthday party?",
+            "Anna's birthday party is on Saturday.",
+            "I quit smoking on Anna's birthday.",
+        ),
+        (
+            "What is my wifi password?",
+            "My wifi password is tulip-97.",
+            "I need a new password for Netflix.",
+        ),
+        ("What does my sister study?", "My sister studies law.", "My sister no longer eats meat."),
+    ],
+)
+async def test_a_change_of_something_else_is_not_first(
+    tmp_path: Path, question: str, answer: str, later: str
+) -> None:
+    async with Runtime(tmp_path) as runtime:
+        user = runtime.user("ada")
+        for day, text in enumerate((answer, "It rained again.", later)):
+            said = Message(role="user", content=text, created_at=BEGIN + timedelta(days=day))
+            await user.session(f"day-{day}").append(said)
+        (first,) = await user.recall(question, limit=1)
+        assert first.text == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "older", "newer"),
+    [
+        ("Where do I live?", "I live in Lisbon at the moment.", "I moved to Porto!"),
+        ("Wo wohne ich?", "Ich wohne in Kiel.", "Wir sind nach Bremen gezogen."),
+        ("What's my name?", "My name is Augustin.", "Everyone calls me Gus."),
+    ],
+)
+async def test_of_what_a_user_states_of_themselves_the_newest_is_first(
+    tmp_path: Path, question: str, older: str, newer: str
+) -> None:
+    async with Runtime(tmp_path) as runtime:
+        user = runtime.user("ada")
+        for day, text in enumerate((older, "It rained again.", newer)):
+            said = Message(role="user", content=text, created_at=BEGIN + timedelta(days=day))
+            await user.session(f"day-{day}").append(said)
+        assert [one.text for one in await user.recall(question, limit=2)] == [newer, older]
+
+
 async def test_a_question_about_the_past_changes_nothing(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         user = runtime.user("ada")

@@ -56,6 +56,18 @@ async def test_sources_say_what_did_not_fit(tmp_path: Path) -> None:
         assert "context.instructions_share" in given.detail
 
 
+async def test_a_long_one_hides_no_short_one(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        chat = runtime.session("ada", "one")
+        await chat.append([user("Always answer in French."), user("Never use emojis.")])
+        await chat.append(user(f"Always mention {', '.join(map(str, range(70)))} in this order."))
+        context = await chat.load(max_tokens=1_000)
+        assert "in French" in shown(context)
+        assert "emojis" in shown(context)
+        given = context.sources.instructions
+        assert (given.status, given.count, given.omitted) == ("omitted", 2, 1)
+
+
 async def test_they_are_noticed_in_a_conversation_that_is_loaded(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         ada, bob = runtime.user("ada"), runtime.user("bob")

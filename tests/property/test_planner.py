@@ -384,7 +384,8 @@ def test_tagged_with_their_sources() -> None:
     )  # fmt: skip
     context = planned(show, 4000, many, config)
     counts = {name: source.count for name, source in context.sources.items()}
-    assert counts == {"summary": 0, "recent": 1, "synopsis": 1, "working": 5, "long_term": 5}
+    said = {"summary": 0, "recent": 1, "synopsis": 1, "working": 5, "long_term": 5}
+    assert counts == {**said, "instructions": 0}
     assert len(context.memories) == len(context.working) == 5
     assert sorted(asked) == [
         ("long_term", "alice", 5),
@@ -433,6 +434,7 @@ def test_a_tier_that_fails_or_is_late_is_left_out() -> None:
         "long_term": "failed",
         "working": "failed",
         "synopsis": "late",
+        "instructions": "off",
     }
     assert "the disk is away" in context.sources["long_term"].detail
     assert [message["content"] for message in context.messages] == ["hello"]

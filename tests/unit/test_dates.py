@@ -127,6 +127,15 @@ def test_name_days() -> None:
         "Today we moved.": "",
         "We were there on 2023-05-06.": "",
         "Nothing of note.": "",
+        "The day after tomorrow we fly.": "10 May 2023",
+        "Ich wohne hier.": "",
+        "Hier nous avons déménagé.": "7 May 2023",
+        "On Friday we fly.": "",
+        "We will marry this summer, or next summer.": "",
+        "On the last day of the trip it rained, on the next day not.": "",
+        "That was in the last year of school.": "",
+        "二十日前に来ました": "",
+        "大前天下雨了": "5 May 2023",
     }
     for message, expected in cases.items():
         named = name_days(message, said_on)

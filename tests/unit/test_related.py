@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from remora.actors.policies.bm25 import words
-from remora.recall.question import Question, weigh_words
+from remora.config import RecallConfig
+from remora.recall.question import Question, related_words
 from remora.recall.related import find_related, load_related
+from remora.recall.user_index import SearchedRows, Sessions, UserIndex, search_rows
+from remora.storage.ports import EVERYTHING
+from remora.testing.stores import long_term_row
 
 
 def related(question: str) -> set[str]:
@@ -47,9 +52,36 @@ def test_no_word_is_related_to_itself_and_none_is_left_out_of_searches() -> None
 
 
 def test_identifiers_and_names_have_no_other_words() -> None:
-    plain = weigh_words(Question("Which car is booked?"), (), None, 0.4)  # type: ignore[arg-type]
-    assert plain["vehicl"] == 0.4
-    booked = Question("Which car has booking AX2WA7?")
-    assert "vehicl" not in weigh_words(booked, (), None, 0.4)  # type: ignore[arg-type]
-    rose = weigh_words(Question("Who saw Rose?"), {"rose"}, None, 0.4)  # type: ignore[arg-type]
-    assert set(rose) == {"saw", "rose"}
+    assert related_words(Question("Which car is booked?"), ())["vehicl"] == "car"
+    assert not related_words(Question("Which car has booking AX2WA7?"), ())
+    assert not related_words(Question("Who saw Rose?"), ())
+    assert not related_words(Question("who saw rose?"), {"rose"})
+
+
+def ranked(question: str, *said: str) -> list[str]:
+    """The texts that an index finds, best first."""
+    rows = [long_term_row(f"r{seq}", text, seq=seq) for seq, text in enumerate(said, start=1)]
+    index = UserIndex([replace(row, memory_type="message", role="user") for row in rows], None)
+    searched = SearchedRows([index], index.rows, index.traits, Sessions([index]))
+    found = search_rows(searched, Question(question), EVERYTHING, RecallConfig(), 1.0)
+    return [one.row.content for one in found]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "other"),
+    [
+        (
+            "What is my favorite color?",
+            "My favorite color is teal.",
+            "I love blue, I like red, I enjoy green and I adore purple and orange.",
+        ),
+        (
+            "Which pet does Ann have?",
+            "Ann has a pet gecko.",
+            "I have a dog, a cat, a rabbit, a hamster and a parrot.",
+        ),
+    ],
+)
+def test_many_related_words_count_as_one(question: str, answer: str, other: str) -> None:
+    said = ["The kettle is new.", other, answer, "It rained all day.", "Trams are late."]
+    assert ranked(question, *said)[0] == answer

@@ -152,10 +152,13 @@ class Terms(msgspec.Struct, frozen=True):
     Attributes:
         hashes: theirs, each once; shape (n,).
         weights: what each counts; shape (n,).
+        groups: words of which only the best counts in a text, by the number of their group; -1 for
+            a word that counts by itself; shape (n,). None if all do.
     """
 
     hashes: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
+    groups: npt.NDArray[np.int64] | None = None
 
 
 def make_terms(query: Query, limit: int | None = _MOST_WORDS) -> Terms:
@@ -219,6 +222,34 @@ class Postings:
         # of no postings it makes integers
         return np.bincount(self.places, values, count).astype(np.float64, copy=False)
 
+    def sums_of_best(
+        self, values: npt.NDArray[Any], groups: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.float64]:
+        """The sum of the postings' values for each text, of a group the best; shape (texts,).
+
+        Args:
+            values: of the postings; shape (postings,).
+            groups: see `Terms`.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        if groups is None:
+            return self.sums(values)
+        alone = self.of_each(groups) < 0
+        count = len(self.index.lengths)
+        total = np.bincount(self.places[alone], values[alone], count).astype(np.float64, copy=False)
+        stops = np.cumsum(self.counts)
+        held = [term for term in (groups >= 0).nonzero()[0].tolist() if self.counts[term]]
+        for group in {int(groups[term]) for term in held}:
+            best = np.zeros(count)
+            for term in held:
+                if groups[term] == group:
+                    here = slice(stops[term] - self.counts[term], stops[term])
+                    places = self.places[here]
+                    best[places] = np.maximum(best[places], values[here])
+            total += best
+        return total
+
     def _joined(self, column: npt.NDArray[Number]) -> npt.NDArray[Number]:
         import numpy as np  # noqa: PLC0415
 
@@ -240,7 +271,7 @@ def scores_together(found: Sequence[Postings], terms: Terms) -> list[npt.NDArray
     weights = terms.weights.astype(np.float32)
     if len(found) == 1:  # its weights are those of all texts
         (one,) = found
-        return [one.sums(one.worth * one.of_each(weights))]
+        return [one.sums_of_best(one.worth * one.of_each(weights), terms.groups)]
     scheme = found[0].index.scheme
     lengths = [one.index.lengths for one in found]
     size = sum(map(len, lengths))
@@ -252,7 +283,8 @@ def scores_together(found: Sequence[Postings], terms: Terms) -> list[npt.NDArray
         norm = _SATURATION * (1 - scheme.b + scheme.b * one.index.lengths / mean)
         often = one.times.astype(np.int64)
         worth = one.of_each(rare) * often * (_SATURATION + 1) / (often + norm[one.places])
-        scores.append(one.sums(worth.astype(np.float32) * one.of_each(weights)))
+        values = worth.astype(np.float32) * one.of_each(weights)
+        scores.append(one.sums_of_best(values, terms.groups))
     return scores
 
 
