@@ -303,20 +303,15 @@ CALLS: dict[str, Call] = {
 
 
 def public_members(kind: type) -> set[str]:
-    """Public names of a class, without deprecated ones."""
-    return {
-        name
-        for name, member in inspect.getmembers(kind)
-        if not name.startswith("_")
-        and not hasattr(getattr(member, "fget", member), "__deprecated__")
-    }
+    """Public names of a class."""
+    return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
 
 
 def public_coroutines() -> Iterator[str]:
     """``Class.method`` of every coroutine function of a class that `remora` shows.
 
-    Protocols are left out: an application's classes have their methods. So are deprecated names,
-    which call the current ones, and `remora.Client`, whose verbs are a runtime's over HTTP.
+    Protocols are left out: an application's classes have their methods. So is `remora.Client`,
+    whose verbs are a runtime's over HTTP.
     """
     for name in sorted(remora.__all__):
         kind = getattr(remora, name)

@@ -38,7 +38,6 @@ from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
 from remora.storage.private import unusable_directory
-from remora.storage.renamed import with_current_names
 
 __all__ = ["Lifetime"]
 
@@ -236,7 +235,7 @@ class Lifetime:
         self._given_closed = not all(callable(one) for one in given)
         journal: Journal
         if options.journal is not None:
-            journal = with_current_names(await _open_given(options.journal))
+            journal = await _open_given(options.journal)
         elif options.config.journal.dsn.reveal():
             journal = await open_database(options.config.journal, options.path)
         elif options.path is None:

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 from remora.actors.user.messages import Remember, RememberReceipt
 from remora.api.addressing import AddressableMemories
-from remora.api.old_names import OldMemoryNames, renamed_arguments
 from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, validate_id
@@ -47,7 +46,7 @@ datetime, ISO 8601 text, or seconds since the epoch).
 _RECALLS_AT_ONCE = 8  # all of a thousand that answered at once would hold the event loop
 
 
-class LongTermHandle(OldMemoryNames, AddressableMemories):
+class LongTermHandle(AddressableMemories):
     """Records and recalls for one user, or for one agent of a user.
 
     Get one from `Runtime.user` or `User.agent`.
@@ -189,7 +188,6 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
 
     # -- recalling ---------------------------------------------------------------------------------
 
-    @renamed_arguments(k="limit")
     async def recall(
         self,
         query: str,
@@ -230,7 +228,6 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         scope = self._scope(types, session, agent)
         return await recalls.recall(self._user, query, limit, scope, check_where(where))
 
-    @renamed_arguments(k="limit")
     async def recall_many(
         self,
         queries: Iterable[str],

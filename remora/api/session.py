@@ -25,7 +25,6 @@ from remora.api.deletion import Deletable, parse_deletion
 from remora.api.exclusive import Exclusive
 from remora.api.following import Following
 from remora.api.keyed_state import KeyedState
-from remora.api.old_names import OldSessionNames, renamed_arguments
 from remora.api.session_buffer import (
     BufferHit,
     choose_embedder,
@@ -63,7 +62,7 @@ from remora.storage.export.transfer import SessionExport
 __all__ = ["Session"]
 
 
-class Session(OldSessionNames):
+class Session:
     """One conversation. Get one from `User.session` or `Runtime.session`.
 
     Every verb is one message to the session's actor, which handles them in order; what comes back
@@ -445,7 +444,6 @@ class Session(OldSessionNames):
         """How many messages the buffer holds."""
         return len((await self.inspect()).entries)
 
-    @renamed_arguments(k="limit")
     async def search(
         self, query: str, limit: int = 5, *, semantic: bool | None = None
     ) -> list[BufferHit]:
@@ -472,7 +470,6 @@ class Session(OldSessionNames):
 
     # -- changing the buffer -----------------------------------------------------------------------
 
-    @renamed_arguments(ids="which")
     async def delete(
         self,
         which: Deletable | Iterable[Deletable] = (),
@@ -503,7 +500,6 @@ class Session(OldSessionNames):
         request = DeletionRequest(self.key.user, ids, self.key.session, places)
         return await self._holder.parts.work.delete(request)
 
-    @renamed_arguments(size="keep")
     async def truncate_to_size(self, keep: int) -> int:
         """Keep the newest `keep` messages, or fewer so that no tool-call group is split.
 

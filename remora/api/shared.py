@@ -13,7 +13,6 @@ from typing import Any
 from remora.actors.user.messages import Grant, ReadGrants, Right
 from remora.api.deletion import Deletable
 from remora.api.memories import LongTermHandle, MemoryLike
-from remora.api.old_names import renamed_arguments
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SHARED_PREFIX, UserKey, validate_id
 from remora.recall.memory import Memory
@@ -84,7 +83,6 @@ class SharedMember:
         await self._check("write", _WRITE)
         return await self._mine.remember(content, type=type, importance=importance)
 
-    @renamed_arguments(k="limit")
     async def recall(
         self,
         query: str,

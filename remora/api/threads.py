@@ -58,18 +58,13 @@ class Mirror:
 
 
 def mirror(original: type) -> Callable[[_Kind], _Kind]:
-    """Give a class the public names of an async one, except those that it defines itself.
-
-    Deprecated names are left out.
-    """
+    """Give a class the public names of an async one, except those that it defines itself."""
 
     def fill(kind: _Kind) -> _Kind:
         Mirror.kinds[original] = kind
         for name in dir(original):
             member = inspect.getattr_static(original, name)
             if name.startswith("_") or name in vars(kind) or isinstance(member, classmethod):
-                continue
-            if hasattr(member, "__deprecated__"):
                 continue
             setattr(kind, name, _mirror_member(name, member))
         if hasattr(original, "__aenter__") and "__enter__" not in vars(kind):

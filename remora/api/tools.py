@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
-from remora.api.old_names import OldToolNames
 from remora.errors import InvalidInput, NotFound, RemoraError, WrongLoop
 from remora.logging import get_logger
 from remora.messages import Message, plain_text, without_surrogates
@@ -166,7 +165,7 @@ class MemoryEditor(Protocol):
         ...
 
 
-class MemoryTools(OldToolNames):
+class MemoryTools:
     """The tools of a user, or of an agent. Get them from `User.tools` or `Agent.tools`.
 
     Args:

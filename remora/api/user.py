@@ -23,7 +23,6 @@ from remora.actors.user.working import WorkingItem, pack_vector
 from remora.api.batches import append_batches
 from remora.api.keyed_state import KeyedState
 from remora.api.memories import Agent, LongTermHandle
-from remora.api.old_names import renamed_arguments
 from remora.api.session import Session
 from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey, UserKey, validate_id, working_id
@@ -341,7 +340,6 @@ class User(LongTermHandle):
         await parts.actors.ask(UserKey(self.id), Learn(items), size=size)
         return [item.id for item in items]
 
-    @renamed_arguments(k="limit")
     async def search_working(
         self, query: str, limit: int = 5, session: str | None = None
     ) -> list[WorkingHit]:

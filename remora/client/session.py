@@ -10,7 +10,6 @@ from typing import Any, Self, get_args
 import msgspec
 
 from remora.api.deletion import Deletable, parse_deletion
-from remora.api.old_names import renamed_arguments
 from remora.api.session_buffer import BufferHit
 from remora.api.turn import Query, Spoken
 from remora.client.keyed_state import ClientState
@@ -272,7 +271,6 @@ class ClientSession:
         found = await self._service.call(ask.search_buffer, self._names, given)
         return [BufferHit(one.message, one.score) for one in found.hits]
 
-    @renamed_arguments(ids="which")
     async def delete(
         self,
         which: Deletable | Iterable[Deletable] = (),

@@ -40,7 +40,6 @@ from remora.services.rebuild import Rebuild, RowRebuilder
 from remora.storage.lance.objects import ObjectStore, is_object_store
 from remora.storage.lance.versions import JournalVersions
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
-from remora.storage.renamed import with_current_names
 
 if TYPE_CHECKING:
     from remora.storage.lance.store import LanceStore
@@ -78,7 +77,7 @@ class LongTermIndex:
         self._journal = journal
         self._config = config
         self._path = path
-        self._given = None if given is None else with_current_names(given)
+        self._given = given
         self._embedder = embedder
         self._clock = clock
         self._rng = rng

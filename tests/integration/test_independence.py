@@ -72,8 +72,7 @@ def test_verbs_are_async(handle: type) -> None:
         if not name.startswith("_")
     }
     plain = {name for name in verbs if not inspect.iscoroutinefunction(getattr(handle, name))}
-    old = {name for name in plain if hasattr(getattr(handle, name), "__deprecated__")}
-    assert plain - old <= made
+    assert plain <= made
     assert {"append", "load", "clear"} <= verbs or {"remember", "recall", "prune"} <= verbs
 
 

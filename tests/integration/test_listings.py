@@ -19,8 +19,6 @@ from remora.cli.main import main
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.storage.listing import ListingOrder, ListingPage, prefix_end
-from remora.storage.memory.journal import MemoryJournal
-from remora.storage.renamed import with_current_names
 from remora.storage.sqlite import journal as sqlite_journal
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 from tests.configs import PLAIN_TREE
@@ -198,28 +196,6 @@ async def test_the_order_is_right_after_a_crash(
             await append(runtime, "alice", f"s{number}", 20 + number)
         found = await runtime.user("alice").sessions(order="newest", limit=3)
         assert [one.key.session for one in found] == ["s9", "s8", "s7"]
-
-
-async def test_a_journal_without_listings_is_taken() -> None:
-    """An application's own one that lists a user's sessions only."""
-
-    class Earlier:
-        def __init__(self) -> None:
-            self._journal = MemoryJournal()
-
-        def __getattr__(self, name: str) -> Any:
-            if name in {"list_users", "list_sessions"}:
-                raise AttributeError(name)
-            return getattr(self._journal, name)
-
-    journal: Any = with_current_names(Earlier())
-    async with Runtime.in_memory(config=PLAIN, journal=journal) as runtime:
-        await append(runtime, "alice", "one", 1)
-        await append(runtime, "alice", "two", 2)
-        await append(runtime, "bob", "one", 3)
-        assert [one.user for one in await runtime.users(order="newest")] == ["bob", "alice"]
-        (newest,) = await runtime.user("alice").sessions(order="newest", limit=1)
-        assert newest.key.session == "two"
 
 
 async def test_the_command_line_lists_beside_a_server(

@@ -169,8 +169,7 @@ def test_public_verbs_are_the_listed_ones() -> None:
     """Nothing of the kernel is among what an editor completes."""
     for handle, verbs in VERBS.items():
         public = {name for name in dir(handle) if not name.startswith("_")}
-        current = {name for name in public if not hasattr(getattr(handle, name), "__deprecated__")}
-        assert current == set(verbs.split()), handle
+        assert public == set(verbs.split()), handle
 
 
 IMPLEMENTATIONS = ("remora.storage.memory.", "remora.testing.simulation.")
