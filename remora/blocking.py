@@ -95,7 +95,7 @@ class Turn(Mirror):
 
 
 class _Source(Generic[Chunk]):
-    """What a thread reads of a model's stream, chunk by chunk, for the event loop."""
+    """A model's stream, read by a thread chunk by chunk for the event loop."""
 
     chunk: Chunk
     ended = False

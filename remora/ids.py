@@ -57,12 +57,12 @@ class SessionKey(NamedTuple):
 
     @property
     def pseudonym(self) -> str:
-        """What stands for it in logs: the digests of the user and of the session."""
+        """Return what stands for it in logs: the digests of the user and of the session."""
         return f"{user_key(self.user)}/{session_key(self.user, self.session)}"
 
     @property
     def words(self) -> str:
-        """What stands for it in the text of an error: who logs that logs no id."""
+        """Return what stands for it in the text of an error: who logs that logs no id."""
         return f"session {self.pseudonym}"
 
 
@@ -73,19 +73,19 @@ class UserKey(NamedTuple):
 
     @property
     def pseudonym(self) -> str:
-        """What stands for it in logs: the digest of the user."""
+        """Return what stands for it in logs: the digest of the user."""
         return user_key(self.user)
 
     @property
     def words(self) -> str:
-        """What stands for it in the text of an error: who logs that logs no id."""
+        """Return what stands for it in the text of an error: who logs that logs no id."""
         return (
             f"{'shared scope' if self.user.startswith(SHARED_PREFIX) else 'user'} {self.pseudonym}"
         )
 
 
 def words_of(key: object) -> str:
-    """What stands for an actor's key in the text of an error."""
+    """Return what stands for an actor's key in the text of an error."""
     return str(getattr(key, "words", None) or repr(key))
 
 
@@ -301,5 +301,5 @@ def message_number(instance: str, id_: str) -> tuple[int, int] | None:
 
 
 def message_id_prefix(instance: str, sid: int) -> str:
-    """What the ids of a session's messages begin with: the number follows, hexadecimal."""
+    """Return what the ids of a session's messages begin with: the number follows, hexadecimal."""
     return f"msg_{instance}{sid:x}_"

@@ -56,7 +56,7 @@ class _LazyLogger:
         )
 
     def _current(self) -> Any:
-        """What the host wants now: it may configure structlog at any time."""
+        """Return what the host wants now: it may configure structlog at any time."""
         import structlog  # noqa: PLC0415
 
         if not structlog.is_configured():
@@ -85,7 +85,7 @@ class _LazyLogger:
 
 
 def _report_failure() -> None:
-    """What `logging.Handler.handleError` does: a line that cannot be written stops nothing."""
+    """Report a line that cannot be written, as `logging.Handler.handleError`: it stops nothing."""
     import logging  # noqa: PLC0415
     import traceback  # noqa: PLC0415
 

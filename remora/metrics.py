@@ -42,7 +42,7 @@ class Family(NamedTuple):
 
 
 class Observable(Protocol):
-    """What has figures: a runtime, a memory in shards, one that is connected to."""
+    """The port of what has figures: a runtime, a memory in shards, one that is connected to."""
 
     def statistics(self) -> RuntimeStatistics:
         """See `remora.Runtime.statistics`."""
@@ -54,7 +54,9 @@ class Observable(Protocol):
 
 
 def render(runtime: Observable) -> str:
-    """What a runtime's figures are now, in Prometheus' text format; see docs/how-to/monitoring.md.
+    """Return what a runtime's figures are now, in Prometheus' text format.
+
+    See docs/how-to/monitoring.md.
 
     Any thread may call it, and it does no I/O. Those of shards are added. In a worker that uses
     `remora.connect`, they are the owner's, so one worker's are everybody's.

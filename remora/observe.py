@@ -1,4 +1,4 @@
-"""What a running process says of the memory that it has open, for its operators.
+"""The state of a running process's memory, for its operators.
 
 A process that has a memory directory open answers others of the same account, at a socket in the
 directory: a `remora.Runtime`, and the owner of a memory that workers share::
@@ -30,7 +30,9 @@ def ask(
     sessions: Iterable[tuple[str, str]] = (),
     timeout_s: float = 2.0,
 ) -> RuntimeStatus | None:
-    """What the process says that has a memory directory open. Blocks, at most for `timeout_s`.
+    """Return what the process says that has a memory directory open.
+
+    Blocks, at most for `timeout_s`.
 
     Args:
         directory: the memory's.

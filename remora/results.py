@@ -1,4 +1,4 @@
-"""What methods of `Runtime`, `User` and `Session` return, for annotations.
+"""The types that methods of `Runtime`, `User` and `Session` return, for annotations.
 
 `JournalCounts`, `LongTermStatistics` and `SessionListing` are in `remora.storage.ports`, what an
 export holds is in `remora.transfer`.

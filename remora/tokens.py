@@ -411,7 +411,10 @@ _TWO_SPACES = re.compile(r" (?= [^ \r\n])")
 
 
 def _has_simple_blanks(text: str) -> bool:
-    """Whether a text surely has no blanks but spaces and ends of lines; true of most texts."""
+    """Return whether a text surely has no blanks but spaces and ends of lines.
+
+    True of most texts.
+    """
     if text.isascii():
         return "\t" not in text and "\f" not in text and "\v" not in text
     return text.replace("\n", "").isprintable()

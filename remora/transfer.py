@@ -1,4 +1,4 @@
-"""What `Runtime.export` writes and `Runtime.import_` reads (docs/reference/export-format.md)."""
+"""The types of an export and an import (docs/reference/export-format.md)."""
 
 from __future__ import annotations
 

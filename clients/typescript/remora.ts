@@ -35,7 +35,7 @@ export interface Buffer {
   limit?: number | null;
 }
 
-/** What to look for in the buffer; `semantic`: by meaning, null for as it is configured. */
+/** A search in the buffer; `semantic`: by meaning, null for as it is configured. */
 export interface BufferSearch {
   query: string;
   limit?: number;
@@ -63,12 +63,12 @@ export interface Contents {
   messages: Message[];
 }
 
-/** What the summaries begin with; null for their own words. */
+/** The text before the summaries; null for their own words. */
 export interface ContentsAsked {
   summary_prefix?: string | null;
 }
 
-/** What to recall memories for, the budget in tokens, and as of which message. `override`: a conversation to show instead of the session's own. `messages`: what memory blocks are asked about instead. */
+/** The question to recall memories for, the budget in tokens, and the message as of which it is. `override`: a conversation to show instead of the session's own. `messages`: what memory blocks are asked about instead. */
 export interface ContextAsked {
   query?: string | null;
   max_tokens?: number | null;
@@ -83,7 +83,7 @@ export interface ContextEntry {
   id: string;
 }
 
-/** What a model should see. `messages` are ready to send and have `tokens` tokens; `entries` says which stored message each of them is, null for what was written for the context. `pending` messages wait for their summary; `omitted` ones did not fit; `awaiting` are tool calls without a result, withheld; `orphans` are tool calls and results that lost their counterpart. `sources` says what each tier of memory gave. */
+/** A context for a model. `messages` are ready to send and have `tokens` tokens; `entries` says which stored message each of them is, null for what was written for the context. `pending` messages wait for their summary; `omitted` ones did not fit; `awaiting` are tool calls without a result, withheld; `orphans` are tool calls and results that lost their counterpart. `sources` says what each tier of memory gave. */
 export interface ContextShown {
   messages: ChatMessage[];
   tokens: number;
@@ -127,7 +127,7 @@ export interface Deletion {
   positions?: number[] | null;
 }
 
-/** What was deleted. */
+/** The receipt of a deletion. */
 export interface DeletionReceipt {
   deleted: number;
   missing?: string[];
@@ -185,7 +185,7 @@ export interface Hit {
   score: number;
 }
 
-/** What a search found, the best first. */
+/** The results of a search, best first. */
 export interface Hits {
   hits: Hit[];
 }
@@ -252,7 +252,7 @@ export interface MemoryAsked {
   agent?: string | null;
 }
 
-/** What to change of a memory; what is not given stays. */
+/** The changes of a memory; what is not given stays. */
 export interface MemoryChange {
   content?: string | null;
   importance?: number | null;
@@ -269,7 +269,7 @@ export interface MemoryIds {
   ids: string[];
 }
 
-/** What a memory was named when it was stored, and by which agent. */
+/** The key of a memory, and its agent. */
 export interface MemoryNamed {
   key: string;
   agent?: string | null;
@@ -379,7 +379,7 @@ export interface Remembered {
   ids: string[];
 }
 
-/** What the assistant says, calls or is told by tools in answer to `message`. `stored` is how many replies of this turn the sender knows of: a reply that is sent again is not stored twice. */
+/** The messages of the assistant and of tools in answer to `message`. `stored` is how many replies of this turn the sender knows of: a reply that is sent again is not stored twice. */
 export interface Reply {
   message: string | ChatMessage | ChatMessage[];
   reply: string | ChatMessage | ChatMessage[];
@@ -454,7 +454,7 @@ export interface Sharing {
   importance?: number | null;
 }
 
-/** What one tier of memory gave to a context. */
+/** The share of one tier of memory in a context. */
 export interface Source {
   status: "degraded" | "failed" | "late" | "off" | "ok" | "omitted" | "pending";
   count?: number;
@@ -502,7 +502,7 @@ export interface StateKeys {
   keys: string[];
 }
 
-/** Whether there was a value. */
+/** The result of a removal: there was a value, or not. */
 export interface StateRemoved {
   deleted: boolean;
 }
@@ -642,19 +642,19 @@ export interface ValueVersion {
   version?: number | null;
 }
 
-/** What was found, the best first; `tokens` is 0. */
+/** The found items, best first; `tokens` is 0. */
 export interface WorkingFound {
   items: WorkingShown[];
 }
 
-/** What to look for in working memory; `session`: only what is of this one, or of none. */
+/** A search in working memory; `session`: only what is of this one, or of none. */
 export interface WorkingSearch {
   query: string;
   limit?: number;
   session?: string | null;
 }
 
-/** What was found in working memory; `created_at_us` in microseconds since the epoch. */
+/** An item of working memory; `created_at_us` in microseconds since the epoch. */
 export interface WorkingShown {
   id: string;
   text: string;

@@ -370,7 +370,7 @@ def _is_stale(present: KeyedValue | None, expected: int | None) -> bool:
 
 
 def adopt_keyed(values: KeyedValues | None, items: Iterable[StateItem]) -> list[StateItem]:
-    """What an import adds: keys that are not there, with versions that were not used here.
+    """Return what an import adds: keys that are not there, with versions that were not used here.
 
     Where nothing was used, they keep their versions.
     """

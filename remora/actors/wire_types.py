@@ -1,4 +1,4 @@
-"""What handles ask of actors, and what they reply, as unions: one decoder each.
+"""The messages that handles send to actors, and the replies, as unions: one decoder each.
 
 Every member is tagged, and is an array on the wire, so a message is its tag and its fields. Golden
 bytes (tests/golden) show that what was sent once can be read. A new field comes last and has a
@@ -148,6 +148,6 @@ def to_sent(reply: Any) -> Any:
 
 
 def to_shown(reply: Any) -> Any:
-    """What crossed, as the actor replied it."""
+    """Return what crossed, as the actor replied it."""
     shown = _SHOWN.get(type(reply))
     return reply if shown is None else shown(*astuple(reply))

@@ -107,7 +107,7 @@ class RemoraHistoryProvider(HistoryProvider):
         state: dict[str, Any] | None = None,  # noqa: ARG002 - remora keeps none there
         **_options: Any,
     ) -> list[FrameworkMessage]:
-        """What a model should see of the conversation: the summary and the recent messages.
+        """Return what a model should see of the conversation: the summary and the recent messages.
 
         Raises:
             InvalidInput, InvalidId: there is no session with this id.

@@ -125,7 +125,7 @@ def _chat(role: str, contents: Sequence[_Record]) -> ChatDict:
 
 
 def _is_call(one: _Record) -> bool:
-    """Whether the application calls the tool, and a result follows."""
+    """Return whether the application calls the tool, and a result follows."""
     elsewhere = one.get("hosted") or one.get("informational_only")
     return one["type"] == "function_call" and bool(one.get("call_id")) and not elsewhere
 

@@ -133,7 +133,7 @@ def _chat_messages(entries: Sequence[Any]) -> list[ChatDict]:
 
 
 def _text(entry: dict[str, Any]) -> str:
-    """What the user or the model said in an entry: its texts, and the names of tools."""
+    """Return what the user or the model said in an entry: its texts, and the names of tools."""
     message = entry.get("message")
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):

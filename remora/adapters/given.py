@@ -20,7 +20,7 @@ __all__ = ["Conversation", "GivenSession", "find_session", "take_session"]
 
 @runtime_checkable
 class Conversation(Protocol):
-    """What adapters use of a session of `Runtime`, `remora.connect` or `remora.Client`."""
+    """The methods of a session that adapters use, of any runtime or `remora.Client`."""
 
     key: SessionKey
 

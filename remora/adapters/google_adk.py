@@ -62,7 +62,7 @@ _APP, _USER, _TEMPORARY = "app:", "user:", "temp:"
 
 
 class _Service:
-    """What both services have: an open runtime."""
+    """The common part of both services: an open runtime."""
 
     def __init__(self, runtime: Runtime | BlockingRuntime) -> None:
         if not callable(getattr(runtime, "user", None)):
@@ -203,7 +203,7 @@ class RemoraSessionService(_Service, BaseSessionService):
             await session.forget()
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """What the sessions of the user share, without the prefix ``user:``."""
+        """Return what the sessions of the user share, without the prefix ``user:``."""
         return cast(
             "dict[str, Any]", await self._await(_values, _state(self._user(app_name, user_id)))
         )
@@ -282,7 +282,7 @@ class RemoraMemoryService(_Service, BaseMemoryService):
     async def search_memory(
         self, *, app_name: str, user_id: str, query: str
     ) -> SearchMemoryResponse:
-        """What the user's sessions and memories have on the query, best first."""
+        """Return what the user's sessions and memories have on the query, best first."""
         query = query[:MAX_TEXT_CHARACTERS]
         if not query.strip():
             return SearchMemoryResponse(memories=[])

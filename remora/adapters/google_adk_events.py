@@ -88,7 +88,7 @@ def invocation_of(message: Message) -> str | None:
 
 
 def text_of(event: Event) -> str:
-    """What an event says, without thoughts."""
+    """Return what an event says, without thoughts."""
     parts = (event.content.parts if event.content else None) or []
     return "\n".join(part.text for part in parts if part.text and not part.thought)
 

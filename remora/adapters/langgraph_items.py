@@ -64,7 +64,7 @@ class Stored(msgspec.Struct, frozen=True):
         return _read_time(self.created_us), _read_time(self.updated_us)
 
     def has_expired(self, now_us: int) -> bool:
-        """Whether its time to live is over."""
+        """Return whether its time to live is over."""
         return self.expires_us is not None and self.expires_us <= now_us
 
     def refreshed(self, now_us: int) -> dict[str, Any]:
@@ -105,12 +105,12 @@ def join_path(namespace: Sequence[str], name: str) -> str:
 
 
 def namespace_prefix(namespace: Sequence[str]) -> str:
-    """What the keys of a namespace and of those below it begin with."""
+    """Return what the keys of a namespace and of those below it begin with."""
     return "".join(f"{escape(str(label))}/" for label in namespace)
 
 
 def matches_namespace(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
-    """Whether a namespace begins, or ends, with a path that may have ``*`` in it."""
+    """Return whether a namespace begins, or ends, with a path that may have ``*`` in it."""
     path = tuple(condition.path)
     if condition.match_type not in {"prefix", "suffix"}:
         raise InvalidInput(
@@ -187,7 +187,7 @@ def to_item(one: Stored) -> Item:
 
 
 def compare(value: dict[str, Any], name: str, wanted: Any) -> bool:
-    """Whether a field of an item is as a filter wants it.
+    """Return whether a field of an item is as a filter wants it.
 
     The name may have dots, for a field of a field.
 

@@ -110,12 +110,12 @@ def decode_typed(value: list[Any], pieces: Mapping[str, str] = _NO_PIECES) -> tu
 
 
 def namespace_key(namespace: str) -> str:
-    """What stands for a namespace in keys: names of graphs in graphs may be too long for one."""
+    """Return the key of a namespace: names of graphs in graphs may be too long for one."""
     return f"{_digest(namespace)}/"
 
 
 def is_of_task(namespace: str) -> bool:
-    """Whether it is of one call of a graph in a graph, from which no later call goes on."""
+    """Return whether it is of one call of a graph in a graph, from which no later call goes on."""
     return ":" in namespace  # before a task's id; no name of a node has it
 
 
@@ -130,7 +130,7 @@ def blob_key(namespace: str, channel: str, version: object) -> str:
 
 
 def writes_prefix(namespace: str, id_: str) -> str:
-    """What the keys of a checkpoint's writes begin with."""
+    """Return what the keys of a checkpoint's writes begin with."""
     return f"{WRITES}{namespace_key(namespace)}{escape(id_)}/"
 
 

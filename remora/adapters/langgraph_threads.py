@@ -1,4 +1,4 @@
-"""What LangGraph's checkpointer reads and writes, on the event loop of the runtime."""
+"""Reads and writes of LangGraph's checkpointer, on the event loop of the runtime."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Deleted(Exception):
 
 
 class Known:
-    """What a saver remembers between its calls; all of it may be forgotten.
+    """The memory of a saver between its calls; all of it may be forgotten.
 
     Attributes:
         pieces: versions of pieces, by thread and key.
@@ -191,7 +191,7 @@ class Threads:
     async def _loads(
         self, thread: str, record: Record, encoded: Collection[list[Any]]
     ) -> list[Any]:
-        """What was stored as these values, put together from their pieces; see `_values`."""
+        """Return what was stored as these values, put together from their pieces; see `_values`."""
         keys = [*dict.fromkeys(key for one in encoded for key in piece_keys(one))]
         pieces: dict[str, str] = {}
         for start in range(0, len(keys), _PIECES_AT_ONCE):
@@ -613,12 +613,12 @@ def _messages(value: Any) -> list[BaseMessage]:
 
 
 def _hashes(messages: Iterable[BaseMessage]) -> dict[str, int]:
-    """What each says, by its id."""
+    """Return what each says, by its id."""
     return {str(one.id): hash(repr(one)) for one in messages}
 
 
 async def _all_keys(state: KeyedState) -> list[str]:
-    """Those of checkpoints first, and last the one that a put changes."""
+    """Return those of checkpoints first, and last the one that a put changes."""
     keys = [one.key async for one in _pages(state, "")]
     return sorted(keys, key=lambda key: (key == LAST, key))
 

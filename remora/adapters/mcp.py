@@ -139,7 +139,7 @@ def _safe(
 
 
 class _Tools:
-    """What the server offers. Docstrings are the descriptions that models read."""
+    """The tools of the server. Docstrings are the descriptions that models read."""
 
     def __init__(self, user: User) -> None:
         self._user = user

@@ -133,7 +133,7 @@ class RemoraSession:
         await self._await(self.session.clear)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """What the SDK's ``OpenAIResponsesCompactionSession`` asks of the session that it wraps.
+        """Replace all items, as the SDK's ``OpenAIResponsesCompactionSession`` asks for it.
 
         What it compacts leaves the buffer, as by a compaction of remora's: it stays in `history`
         and is recalled. What comes in its place repeats or summarizes it, and is not. Without this,

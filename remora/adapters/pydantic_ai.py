@@ -186,7 +186,7 @@ def _of_run(
 
 
 def _without_instructions(message: ModelMessage) -> ModelMessage | None:
-    """What the conversation has of a message; None for nothing."""
+    """Return what the conversation has of a message; None for nothing."""
     if isinstance(message, ModelResponse):
         return message
     parts = [part for part in message.parts if not isinstance(part, _INSTRUCTIONS)]

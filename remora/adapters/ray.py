@@ -67,7 +67,7 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What a node says of itself.
+    """The state of a node.
 
     Attributes:
         name: of its actor, in the namespace ``remora``.

@@ -1,4 +1,4 @@
-"""What is recalled for a message that a framework has not stored yet."""
+"""Memories for a message that a framework has not stored yet."""
 
 from __future__ import annotations
 

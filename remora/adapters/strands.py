@@ -390,7 +390,7 @@ class RemoraMemoryStore(MemoryStore):
         self.extraction = extraction
 
     async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
-        """What the user's sessions and memories have on the query, best first.
+        """Return what the user's sessions and memories have on the query, best first.
 
         Raises:
             InvalidInput: a number of results that is out of range.
@@ -497,7 +497,7 @@ def _check_count(value: object) -> int:
 
 
 def _metadata(memory: Memory) -> dict[str, Any]:
-    """What the model is shown with a memory."""
+    """Return what the model is shown with a memory."""
     known = {
         "said_by": memory.role if memory.type == "message" else "",
         "session": memory.session,

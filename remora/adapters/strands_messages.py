@@ -79,7 +79,7 @@ def chat_messages(given: object, number: int, version: int, id_: str) -> list[Ch
 
 
 def digest_of(given: object) -> str:
-    """What tells a message from others with the same index: the same for each try to store it."""
+    """Return a digest that tells a message from others with the same index."""
     record = _record(given)
     said = [record["message"], record["redact_message"]]
     return blake2b(msgspec.json.encode(said, order="sorted"), digest_size=12).hexdigest()
@@ -114,7 +114,7 @@ def stored_versions(messages: Iterable[Message]) -> list[Stored]:
 
 
 def newest_versions(stored: Iterable[Stored]) -> list[Stored]:
-    """Those that no later version replaces, by index."""
+    """Return those that no later version replaces, by index."""
     every = list(stored)
     newest: dict[int, int] = {}
     for one in every:
@@ -179,7 +179,7 @@ def _chats(message: Mapping[str, Any], id_: str) -> list[ChatDict]:
 
 
 def _text(block: Any) -> str:
-    """What a block says; for a file, its kind."""
+    """Return what a block says; for a file, its kind."""
     if not isinstance(block, dict):
         return str(block)
     if isinstance(block.get("text"), str):

@@ -83,7 +83,7 @@ class RemoraStorage:
             raise StorageError(f"a value was not deleted: {e}") from e
 
     async def search(self, query: str) -> list[StorageSearchResult]:
-        """What has the words of a text, best first: by Strands' own search."""
+        """Return what has the words of a text, best first: by Strands' own search."""
         return await KeywordSearchStrategy().search(self, query)  # type: ignore[arg-type, no-any-return, unused-ignore]
 
     async def list(self, query: str = "") -> list[str]:

@@ -1,1 +1,1 @@
-"""What an application holds: the runtime, its handles, and the tools for models."""
+"""The application's side: the runtime, its handles, and the tools for models."""

@@ -26,7 +26,7 @@ __all__ = ["AddressableMemories"]
 
 
 class AddressableMemories:
-    """What was remembered, by id; a part of `User` and `Agent`."""
+    """Memories by id; a part of `User` and `Agent`."""
 
     __slots__ = ("_agent", "_holder", "_user")
 

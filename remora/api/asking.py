@@ -23,7 +23,7 @@ _decode_change = msgspec.json.Decoder(ChangeAnswer).decode
 
 
 def ask_status(directory: Path, question: StatusQuestion, limit_s: float) -> RuntimeStatus | None:
-    """What the process says, or several together if each owns a part; blocks.
+    """Return what the process says, or several together if each owns a part; blocks.
 
     See `remora.services.asking.ask_owner`, also for errors.
     """

@@ -299,7 +299,7 @@ def _build_eraser(
 async def _choose_recount(
     journal: Journal, counter: TokenCounter
 ) -> Callable[[ChatDict], int] | None:
-    """What counts stored messages again: their rows hold another counter's figures."""
+    """Return what counts stored messages again: their rows hold another counter's figures."""
     name = str(getattr(counter, "name", type(counter).__qualname__))
     if await journal.init_setting("counter", name) != name:
         await journal.init_setting("counters", "several")
@@ -310,7 +310,7 @@ async def _choose_recount(
 
 
 def _build_instructions(base: Foundation) -> Instructions | None:
-    """What notices instructions; None where they are switched off."""
+    """Return what notices instructions; None where they are switched off."""
     config = base.options.config
     if not config.long_term.enabled or not config.context.instructions_share:
         return None

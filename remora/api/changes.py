@@ -27,7 +27,7 @@ _KEPT = 64  # answers of changes that are done
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What is to be done, once for each `id`.
+    """A change, done once for each `id`.
 
     Attributes:
         id: chosen by the one who asks; nobody else can guess it.
@@ -45,7 +45,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ChangeAnswer(msgspec.Struct, frozen=True):
-    """What became of it.
+    """The outcome of a change.
 
     Attributes:
         done: it is over; otherwise it is still being done, and what follows is empty.

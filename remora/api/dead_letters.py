@@ -113,7 +113,7 @@ class DeadLetters:
 
 
 def pick_dead_letters(ids: Iterable[str], dead: Iterable[Job]) -> list[Job]:
-    """Those of these dead letters that have one of the ids, each once, in the order of the ids.
+    """Return the dead letters of these ids, each once, in the order of the ids.
 
     Raises:
         NoDeadLetter: none has one of them.

@@ -1,4 +1,4 @@
-"""What a caller names to delete it: a memory, a message or an id; one or many."""
+"""The names by which a caller deletes: a memory, a message or an id; one or many."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _parse(one: object, session: str | None) -> tuple[str, str]:
 def parse_deletion(
     which: Deletable | Iterable[Deletable], positions: int | Iterable[int] | None, session: str
 ) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
-    """What is to be deleted of a session: as `parse_which`, and positions in its buffer.
+    """Return what is to be deleted of a session: as `parse_which`, and positions in its buffer.
 
     Raises:
         InvalidInput: nothing is named; a position is not an integer, or they are too many; or see

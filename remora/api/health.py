@@ -1,4 +1,4 @@
-"""Whether a memory works, in the words of a probe: live, ready, degraded, and why."""
+"""The health of a memory, in the words of a probe: live, ready, degraded, and why."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HealthProblem(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether a memory works.
+    """The health of a memory.
 
     Attributes:
         live: False if only another start of the process helps: what a liveness probe asks.

@@ -48,17 +48,17 @@ class Host:
 
     @property
     def ended(self) -> bool:
-        """Whether this life is over."""
+        """Return whether this life is over."""
         return self._ended.is_set()
 
     @property
     def opened(self) -> bool:
-        """Whether the runtime has been open in this life."""
+        """Return whether the runtime has been open in this life."""
         return self._opened
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody has told it to stop."""
+        """Return whether somebody has told it to stop."""
         return self._stop.is_set()
 
     # -- for those who open and close --------------------------------------------------------------
@@ -214,7 +214,7 @@ async def _call(start: Callable[[], object]) -> None:
 
 
 def _in_callback() -> bool:
-    """Whether asyncio's loop runs this code, and no task does."""
+    """Return whether asyncio's loop runs this code, and no task does."""
     asyncio = sys.modules.get("asyncio")
     try:
         return asyncio is not None and asyncio.current_task() is None

@@ -277,7 +277,7 @@ class KeyedState:
 
 
 def adapter_state(handle: Any, name: str, *, opaque: bool = False) -> KeyedState:
-    """What an adapter keeps for a framework with a session or a user.
+    """Return what an adapter keeps for a framework with a session or a user.
 
     Its keys are apart from the application's own, and have the bounds of `state.adapter_max_keys`
     and `state.adapter_max_value_bytes`.

@@ -24,7 +24,7 @@ __all__ = ["Models", "SharedModels", "build_intake_models", "build_models"]
 
 
 class Models(msgspec.Struct, frozen=True):
-    """What counts, embeds and summarizes.
+    """The models: what counts, embeds and summarizes.
 
     Attributes:
         chat: None if there is no chat model.

@@ -1,4 +1,4 @@
-"""What an operator calls of a runtime: figures, backup, dead letters, erasures, rebuilding."""
+"""The operator's methods of a runtime: figures, backup, dead letters, erasures, rebuilding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Operations", "check_interval"]
 
 
 class Operations(OfOneProcess):
-    """What operators and their tools call of a runtime; applications get it as `remora.Runtime`."""
+    """The operator's methods of a runtime; applications get it as `remora.Runtime`."""
 
     _lifetime: Lifetime
 
@@ -48,7 +48,7 @@ class Operations(OfOneProcess):
         return statistics_of(self._lifetime.internals_anywhere)
 
     def health(self) -> Health:
-        """Whether the memory works: live, ready, degraded, and why; any thread may call it.
+        """Return whether the memory works: live, ready, degraded, and why; any thread may call it.
 
         Without I/O, and it never waits, so it can answer the probes of a container:
         `Health.live` says whether only another start of the process helps, `Health.ready` whether

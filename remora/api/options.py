@@ -1,4 +1,4 @@
-"""What the application passed to a runtime."""
+"""The options that the application passed to a runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application passed to `remora.Runtime`, checked; see there.
+    """The options of `remora.Runtime`, checked; see there.
 
     Attributes:
         shard: which shard of a memory this runtime is; None if it is a whole one.

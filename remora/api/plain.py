@@ -1,4 +1,4 @@
-"""What a session's buffer holds, in the plain shapes that other libraries' interfaces return."""
+"""A session's buffer in the plain shapes that other libraries' interfaces return."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _JSON_IN_THREAD = 200_000  # characters
 
 
 def list_chats(summaries: Iterable[ChatDict], messages: Iterable[Message]) -> list[ChatDict]:
-    """What `Session.contents` gives, as chat dicts."""
+    """Return what `Session.contents` gives, as chat dicts."""
     return [*summaries, *(message.to_chat() for message in messages)]
 
 
 def format_messages(summaries: Iterable[ChatDict], messages: Iterable[Message]) -> list[ChatDict]:
-    """What `Session.contents` gives, as role and content only."""
+    """Return what `Session.contents` gives, as role and content only."""
     chats = list_chats((), messages)
     return [*summaries, *({"role": one["role"], "content": one.get("content")} for one in chats)]
 
@@ -41,7 +41,7 @@ async def encode_state(state: Mapping[str, Any], buffer_size: int | None) -> str
 
 
 async def decode_state(text: str | bytes) -> dict[str, Any]:
-    """What `encode_state` wrote.
+    """Return what `encode_state` wrote.
 
     Raises:
         InvalidInput: it is not such JSON.

@@ -185,7 +185,7 @@ def _profile_tokens(config: Config, counter: TokenCounter) -> int:
 
 
 def schedule_upkeep(base: Foundation) -> None:
-    """What runs periodically, with or without long-term memory."""
+    """Schedule the upkeep that runs with or without long-term memory."""
     config, every = base.options.config, base.schedule.every
     every(_CHECKPOINT_S, "checkpoint", base.journal.checkpoint)
     keep = config.retention
@@ -295,7 +295,7 @@ def _gathering(config: Config) -> Gathering | None:
 
 
 def extracts_facts(config: Config, models: Models) -> bool:
-    """Whether facts are extracted: if that is switched on, and there is what it needs."""
+    """Return whether facts are extracted: if that is switched on, and there is what it needs."""
     return config.facts.enabled and config.long_term.enabled and models.chat is not None
 
 

@@ -1,4 +1,4 @@
-"""What an application holds of a session. Making a handle does no I/O and starts no actor.
+"""The application's handle of a session. Making a handle does no I/O and starts no actor.
 
 The handle is the scope: no verb takes another user's id, so none can reach another user's data.
 """

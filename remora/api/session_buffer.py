@@ -1,4 +1,4 @@
-"""What a session's buffer is turned into for its handle: messages, search results, plain data."""
+"""A session's buffer as its handle returns it: messages, search results, plain data."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def filter_messages(
 
 
 def choose_embedder(intake: Intake, semantic: bool | None) -> Embedder | None:
-    """What a search by meaning uses; None for a search by words.
+    """Return what a search by meaning uses; None for a search by words.
 
     Raises:
         InvalidInput: `semantic` is set, and there is no embedder.

@@ -37,12 +37,12 @@ _LEAST_HOT_MB = 16
 
 
 def options_of(runtime: Runtime) -> Options:
-    """What the application passed to a runtime."""
+    """Return what the application passed to a runtime."""
     return runtime._lifetime.options  # noqa: SLF001  # a part of the runtime
 
 
 def parts_of(runtime: Runtime) -> Parts:
-    """What the handles of an open runtime use, on its event loop.
+    """Return what the handles of an open runtime use, on its event loop.
 
     Raises:
         RuntimeClosed, OwnershipLost, WrongLoop: see `PartsHolder`.
@@ -65,7 +65,7 @@ def home_of(runtime: Runtime) -> object:
 
 
 def holder_of(runtime: Runtime) -> PartsHolder:
-    """What gives a runtime's handles their parts."""
+    """Return what gives a runtime's handles their parts."""
     return runtime._lifetime.holder  # noqa: SLF001  # a part of the runtime
 
 
@@ -75,7 +75,7 @@ def built_of(runtime: Runtime) -> Internals | None:
 
 
 def was_opened(runtime: Runtime) -> bool:
-    """Whether the runtime is open, or was."""
+    """Return whether the runtime is open, or was."""
     return runtime._lifetime.holder.phase != "not opened"  # noqa: SLF001  # a part of the runtime
 
 

@@ -91,7 +91,7 @@ class SharedMember:
         types: str | Iterable[str] | None = None,
         by: str | None = None,
     ) -> list[Memory]:
-        """What members recorded and matches `query`, best first; see `User.recall`.
+        """Return what members recorded and matches `query`, best first; see `User.recall`.
 
         Args:
             query: what is asked.

@@ -55,7 +55,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
 
 
 def statistics_of(parts: Internals) -> RuntimeStatistics:
-    """Those of an open runtime, without I/O; any thread may ask."""
+    """Return those of an open runtime, without I/O; any thread may ask."""
     recall = parts.recall
     return RuntimeStatistics(
         parts.registry.statistics(),

@@ -1,4 +1,4 @@
-"""What a process that has a memory open says of it to other processes of the same account."""
+"""The state that a process with an open memory reports to other processes of the same account."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_MAILBOXES = 20
 
 
 class StatusQuestion(msgspec.Struct, frozen=True):
-    """What is asked.
+    """A question to the process that has a memory open.
 
     Attributes:
         sessions: are these in memory? User and session of each.
@@ -122,7 +122,7 @@ def make_answer(
     shards: int = 1,
     share: Sequence[int] = (),
 ) -> Callable[[bytes], bytes]:
-    """What `remora.services.answering.start_answering` calls, from its own thread.
+    """Return what `remora.services.answering.start_answering` calls, from its own thread.
 
     Args:
         health: the memory's.
@@ -204,7 +204,7 @@ def _fullest(shards: Sequence[Internals]) -> tuple[FullMailbox, ...]:
 def _live(
     shards: Sequence[Internals], sessions: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Those of the sessions that are in memory."""
+    """Return those of the sessions that are in memory."""
     for user, session in sessions:
         if any(one.registry.is_live(SessionKey(user, session)) for one in shards):
             yield user, session

@@ -37,7 +37,7 @@ _logger = get_logger(__name__)
 
 
 class StreamedReply:
-    """What has been streamed of a reply.
+    """The streamed part of a reply.
 
     Args:
         store: stores an assistant message.

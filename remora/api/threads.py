@@ -123,7 +123,7 @@ def original_of(value: Any) -> Any:
 
 
 def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """What awaits a coroutine function of a handle.
+    """Return what awaits a coroutine function of a handle.
 
     Of a thread's handle: on the event loop of its runtime, from any event loop.
 
@@ -141,7 +141,7 @@ def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
 
 
 def waiter_of(value: Any) -> Callable[..., Any]:
-    """What calls a function of a handle, async or a thread's, from another thread, and waits."""
+    """Return a function that calls one of a handle from another thread, and waits."""
     if isinstance(value, Mirror):
         return partial(call_on_loop, value._runtime)  # noqa: SLF001 - of this module
     return partial(_call_and_wait, value._holder)  # noqa: SLF001 - a handle of the same layer
@@ -155,7 +155,7 @@ async def await_here(
 
 
 def is_open(runtime: Runtime) -> bool:
-    """Whether the runtime is open, on any event loop."""
+    """Return whether the runtime is open, on any event loop."""
     return runtime._lifetime.holder.phase == "open"  # noqa: SLF001 - a part of the runtime
 
 

@@ -136,7 +136,7 @@ ReadMessage: TypeAlias = Callable[[int], Awaitable[Message | None]]
 
 
 class MemoryHandle(Protocol):
-    """What the tools need of a handle."""
+    """The port of a handle that the tools need."""
 
     async def remember(
         self,
@@ -154,7 +154,7 @@ class MemoryHandle(Protocol):
 
 
 class MemoryEditor(Protocol):
-    """What the tools that correct and delete need of a handle."""
+    """The port of a handle that the tools that correct and delete need."""
 
     async def update_memory(self, id: str, content: str | None = ...) -> Memory:  # noqa: A002
         """Change a memory."""

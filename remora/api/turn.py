@@ -146,7 +146,7 @@ class Turn(OfOneProcess):
 
     @property
     def replayed(self) -> bool:
-        """Whether this request was answered before: `replies` has the answer.
+        """Return whether this request was answered before: `replies` has the answer.
 
         Then nothing is written, and there is no need to call the model.
         """
@@ -154,12 +154,12 @@ class Turn(OfOneProcess):
 
     @property
     def resumed(self) -> bool:
-        """Whether an earlier attempt was cut short: `replies` has what it stored."""
+        """Return whether an earlier attempt was cut short: `replies` has what it stored."""
         return self._stored is not None and not self.replayed
 
     @property
     def replies(self) -> list[Message]:
-        """What is stored of the turn after the user's messages, in order.
+        """Return what is stored of the turn after the user's messages, in order.
 
         An incomplete reply is not among them: the next reply takes its place.
         """
@@ -175,7 +175,7 @@ class Turn(OfOneProcess):
 
     @property
     def context(self) -> Context:
-        """What the model should see, as of entering the block or of the last `load`.
+        """Return what the model should see, as of entering the block or of the last `load`.
 
         Raises:
             TurnClosed: the turn was not entered, or was answered before.
@@ -451,7 +451,7 @@ class _Sent(msgspec.Struct, frozen=True):
 
 
 def _is_incomplete(entry: Entry) -> bool:
-    """Whether a stored message is a reply that was interrupted."""
+    """Return whether a stored message is a reply that was interrupted."""
     if entry.role != "assistant" or entry.meta is None:
         return False
     return msgspec.msgpack.decode(entry.meta).get(INCOMPLETE) is True
@@ -517,7 +517,7 @@ def turn_to_answer(session: Any, message: Spoken, *, key: str | None) -> Turn:
 
 
 def turn_not_open(phase: TurnPhase) -> TurnClosed:
-    """What to raise where a turn is used that is in this phase."""
+    """Return what to raise where a turn is used that is in this phase."""
     if phase == "replayed":
         return TurnClosed(
             "this turn was answered before: give turn.replies, without calling the model; "

@@ -1,4 +1,4 @@
-"""What an application holds of a user. Making a handle does no I/O and starts no actor."""
+"""The application's handle of a user. Making a handle does no I/O and starts no actor."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _BESIDE = (
 
 
 class _UserLine(msgspec.Struct, frozen=True):
-    """What ``--json`` prints of a user; `last_at` is ISO 8601, None without messages."""
+    """The line of ``--json`` for a user; `last_at` is ISO 8601, None without messages."""
 
     user: str
     sessions: int
@@ -40,7 +40,7 @@ class _UserLine(msgspec.Struct, frozen=True):
 
 
 class _SessionLine(msgspec.Struct, frozen=True):
-    """What ``--json`` prints of a session; `last_at` is ISO 8601."""
+    """The line of ``--json`` for a session; `last_at` is ISO 8601."""
 
     user: str
     session: str

@@ -162,7 +162,7 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _program() -> str:
-    """What a shell calls this program by: it may be outside of its search path."""
+    """Return what a shell calls this program by: it may be outside of its search path."""
     if shutil.which("remora"):
         return "remora"
     called = sys.argv[0]

@@ -50,7 +50,7 @@ def directory_of(arguments: argparse.Namespace) -> Path:
 
 
 def memory_directory(text: str) -> Path:
-    """What a person names as a memory directory, for the parser.
+    """Return what a person names as a memory directory, for the parser.
 
     Raises:
         ArgumentTypeError: it is an address, a file, or no path.
@@ -68,7 +68,7 @@ def memory_directory(text: str) -> Path:
 
 
 def port_number(text: str) -> int:
-    """What a person names as a port to serve, for the parser; 0 is one that is free.
+    """Return what a person names as a port to serve, for the parser; 0 is one that is free.
 
     Raises:
         ArgumentTypeError: there is no such port.
@@ -81,7 +81,7 @@ def port_number(text: str) -> int:
 
 
 def is_in_database(arguments: argparse.Namespace) -> bool:
-    """Whether the memory of a command is in PostgreSQL. Blocks on the file system.
+    """Return whether the memory of a command is in PostgreSQL. Blocks on the file system.
 
     Raises:
         DirectoryUnusable: ``shards.json`` cannot be used.

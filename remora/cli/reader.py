@@ -122,7 +122,7 @@ def read_conversations(path: Path) -> Conversations:
 
 
 def describe_shape(path: Path) -> str:
-    """What a file that holds no conversation looks like, and what to do; for a message.
+    """Return what a file that holds no conversation looks like, and what to do; for a message.
 
     Raises:
         InvalidInput: the file cannot be read.

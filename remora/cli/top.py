@@ -44,7 +44,7 @@ def describe_status(status: RuntimeStatus) -> Iterator[Text]:
 
 
 def show_status(directory: Path, statuses: Sequence[RuntimeStatus]) -> Group:
-    """What was said in the last minute, the newest last.
+    """Return what was said in the last minute, the newest last.
 
     Args:
         directory: the memory's.
@@ -101,7 +101,7 @@ def _call_figures(statuses: Sequence[RuntimeStatus], path: tuple[str, str]) -> l
 
 
 def _window(statuses: Sequence[RuntimeStatus]) -> tuple[RuntimeStatus, RuntimeStatus]:
-    """What was said some seconds ago, and now."""
+    """Return what was said some seconds ago, and now."""
     now = statuses[-1]
     return next(one for one in statuses if now.at_s - one.at_s <= _WINDOW_S), now
 

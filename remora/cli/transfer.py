@@ -198,7 +198,7 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 
 
 async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
-    """What was imported, and how many dead letters there are then."""
+    """Return what was imported, and how many dead letters there are then."""
     with call_there("import_(…)"):
         async with open_runtime(arguments) as runtime:
             with progress_bar("importing") as (progress, advance):

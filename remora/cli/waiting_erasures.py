@@ -1,4 +1,4 @@
-"""What ``remora jobs`` shows of erasures that wait, and how it retries them."""
+"""The waiting erasures that ``remora jobs`` shows and retries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["print_erasures", "retry_erasures"]
 
 
 class _ErasureLine(msgspec.Struct, frozen=True):
-    """What ``--json`` prints of an erasure.
+    """The line of ``--json`` for an erasure.
 
     Attributes:
         state: ``erasing``.

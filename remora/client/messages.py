@@ -36,7 +36,7 @@ def plain_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDi
 
 
 def spoken_messages(spoken: Spoken, role: Literal["user", "assistant"]) -> list[ChatDict]:
-    """What is said in a turn."""
+    """Return what is said in a turn."""
     if isinstance(spoken, str):
         return [{"role": role, "content": spoken}]
     return plain_messages(spoken)
@@ -58,17 +58,17 @@ def all_of(messages: Sequence[MessageLike] | None) -> list[ChatDict] | None:
 
 
 def receipt_of(answer: shapes.Appended) -> Receipt:
-    """What was stored."""
+    """Return what was stored."""
     return Receipt(answer.seqs, answer.ids, answer.duplicate)
 
 
 def erasure_of(answer: shapes.Erased) -> ErasureReceipt:
-    """What was erased."""
+    """Return what was erased."""
     return ErasureReceipt(*msgspec.structs.astuple(answer))
 
 
 def context_of(answer: shapes.ContextShown) -> Context:
-    """What a model should see; items of working memory are without their vectors."""
+    """Return what a model should see; items of working memory are without their vectors."""
     return Context(
         messages=cast("ContextMessages", answer.messages),
         tokens=answer.tokens,

@@ -216,7 +216,7 @@ class Service(OfOneProcess):
         return self._http
 
     def _failure(self, error: httpx2.HTTPError) -> Exception:
-        """What it means that there was no answer."""
+        """Return what it means that there was no answer."""
         import httpx2  # noqa: PLC0415  # an extra
 
         match error:
@@ -231,7 +231,7 @@ class Service(OfOneProcess):
                 return _Lost(_words(error))
 
     def _unknown(self, operation: Operation, cause: Exception) -> errors.RemoraError:
-        """What to raise where there was no answer."""
+        """Return what to raise where there was no answer."""
         reads = operation.method == "GET"
         kind: type[errors.RemoraError] = OwnerUnreachable if reads else OutcomeUnknown
         error = kind(

@@ -88,7 +88,7 @@ class ClientMember:
         types: str | Iterable[str] | None = None,
         by: str | None = None,
     ) -> list[Memory]:
-        """What members recorded and matches `query`. See `remora.SharedMember.recall`."""
+        """Return what members recorded and matches `query`. See `remora.SharedMember.recall`."""
         given = shapes.SharedRecall(
             query=check_query(query), limit=check_result_count(limit), types=as_types(types), by=by
         )

@@ -78,17 +78,17 @@ class ClientTurn(OfOneProcess):
 
     @property
     def replayed(self) -> bool:
-        """Whether this request was answered before: `replies` has the answer."""
+        """Return whether this request was answered before: `replies` has the answer."""
         return self._phase == "replayed"
 
     @property
     def resumed(self) -> bool:
-        """Whether an earlier attempt was cut short: `replies` has what it stored."""
+        """Return whether an earlier attempt was cut short: `replies` has what it stored."""
         return self._resumed
 
     @property
     def replies(self) -> list[Message]:
-        """What is stored of the turn after the user's messages, in order."""
+        """Return what is stored of the turn after the user's messages, in order."""
         return list(self._replies)
 
     @property
@@ -101,7 +101,7 @@ class ClientTurn(OfOneProcess):
 
     @property
     def context(self) -> Context:
-        """What the model should see, as of entering the block or of the last `load`.
+        """Return what the model should see, as of entering the block or of the last `load`.
 
         Raises:
             TurnClosed: the turn was not entered, or was answered before.

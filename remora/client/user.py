@@ -386,7 +386,7 @@ def as_types(types: str | Iterable[str] | None) -> list[str] | None:
 
 
 def plain_memories(content: MemoryLike | Iterable[MemoryLike]) -> Any:
-    """What is to be remembered, as a request has it."""
+    """Return what is to be remembered, as a request has it."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):

@@ -49,7 +49,7 @@ class Actions:
         self._config = config
 
     async def _ask_owner(self, **change: Any) -> ChangeAnswer | None:
-        """What the process that has the memory open did; None if there is none.
+        """Return what the process that has the memory open did; None if there is none.
 
         Where several own it, each does what concerns its shards.
         """
@@ -69,7 +69,7 @@ class Actions:
         return msgspec.structs.replace(answers[0], changed=changed)
 
     def _divide(self, change: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """What each of the processes that own the memory is to do, by its number. Blocks."""
+        """Return what each of the processes that own the memory is to do, by its number. Blocks."""
         owners = count_live_owners(self._directory, self._config.cluster)
         if owners == 1:
             return {0: change}

@@ -80,7 +80,7 @@ Progress = Callable[[int, int], None]
 
 
 class Verbs(Protocol):
-    """What is asked of a whole runtime; see `remora.Runtime`.
+    """The verbs of a whole runtime; see `remora.Runtime`.
 
     `counts` and `users` are those of the port `archive`.
     """
@@ -384,7 +384,7 @@ class CallType:
         return UnreadableCall(f"arguments of {self.name} that cannot be read: {error}")
 
     async def encode_result(self, value: Any) -> bytes:
-        """What the method returned, as bytes; a long list in parts, a table in a thread."""
+        """Return what the method returned, as bytes; a long list in parts, a table in a thread."""
         if self._result.pack_slowly is not None:
             return _encode(await self._result.pack_slowly(value))
         packed = self._result.pack(value)
@@ -397,7 +397,7 @@ class CallType:
         return _ARRAY.pack(_ARRAY_32, len(parts)) + b"".join(parts)
 
     async def decode_result(self, data: bytes) -> Any:
-        """What the method returned.
+        """Return what the method returned.
 
         Raises:
             UnreadableCall: the method does not return that.

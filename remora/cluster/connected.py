@@ -146,7 +146,7 @@ class _Owner:
 
 
 class _Lifetime:
-    """What `remora.blocking` asks of a runtime."""
+    """The port of a runtime's life that `remora.blocking` needs."""
 
     def __init__(self, holder: PartsHolder) -> None:
         self.holder = holder

@@ -65,11 +65,11 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """What does each shard do?"""
+    """Ask for the figures of each shard."""
 
 
 class ShardFigures(msgspec.Struct, frozen=True):
-    """What a shard does.
+    """The figures of a shard.
 
     Attributes:
         epoch: the number of its owners so far.
@@ -83,7 +83,7 @@ class ShardFigures(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the owner says.
+    """The answer of the owner.
 
     Attributes:
         phase: what it does.

@@ -53,7 +53,7 @@ _FAILURES = (TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
 class _Outbox:
-    """What is to be sent, in order."""
+    """The frames to be sent, in order."""
 
     def __init__(self, refuse: Callable[[Any, Exception], None], most: int = MAX_FRAME) -> None:
         self.items: deque[Any] = deque()
@@ -113,7 +113,7 @@ class WorkerEnd:
 
     @property
     def open(self) -> bool:
-        """Whether requests can be put."""
+        """Return whether requests can be put."""
         return self.welcome is not None and not self.draining
 
     def put(self, request: Work) -> None:
@@ -128,7 +128,7 @@ class WorkerEnd:
         return self._out.take(b"")
 
     def feed(self, data: bytes) -> list[Replies]:
-        """What has arrived for requests.
+        """Return what has arrived for requests.
 
         Raises:
             WireError: it is not the protocol.

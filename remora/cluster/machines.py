@@ -1,4 +1,4 @@
-"""What the configuration says about owners and workers on several machines."""
+"""The configuration of owners and workers on several machines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class Machines(msgspec.Struct, frozen=True):
         return hmac.digest(self.secret, b"remora fingerprint", "sha256").hex()[:32]
 
     def uses_tls(self, address: Address) -> bool:
-        """Whether connections to this address are encrypted; only those on loopback may not be."""
+        """Return whether connections to this address are encrypted.
+
+        Only those on loopback may not be.
+        """
         return bool(self.certificate) or not is_loopback(address.host)
 
     def make_context(self) -> tuple[ssl.SSLContext | None, bytes]:
@@ -89,7 +92,7 @@ class Machines(msgspec.Struct, frozen=True):
 
 
 def digest_of(certificate: bytes) -> bytes:
-    """What both ends know of a certificate (DER)."""
+    """Return what both ends know of a certificate (DER)."""
     return hashlib.sha256(certificate).digest()
 
 

@@ -61,7 +61,7 @@ class ShardIds:
         self._own = share.of(shards)
 
     def name(self, listings: Sequence[Sequence[Named]]) -> list[Named]:
-        """Those of each shard, in one list, with the ids of the whole memory."""
+        """Return those of each shard, in one list, with the ids of the whole memory."""
         if self._shards == 1:
             return list(listings[0])
         replace = msgspec.structs.replace

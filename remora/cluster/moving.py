@@ -82,7 +82,7 @@ Progress = Callable[[int, int], None]
 
 
 class MoveReport(msgspec.Struct, frozen=True):
-    """What was moved.
+    """The result of a move.
 
     Attributes:
         to: ``postgresql`` or ``directory``.

@@ -49,7 +49,7 @@ class Term(Protocol):
 
     @property
     def load(self) -> ShardLoad | None:
-        """What there is to do for it; None while it is not served."""
+        """Return what there is to do for it; None while it is not served."""
         ...
 
     def give(self) -> None:
@@ -196,7 +196,7 @@ class Node:
         return True
 
     def _is_taken(self, placement: Placement) -> bool:
-        """Whether a node under this address has still to end: one that died here, maybe.
+        """Return whether a node under this address has still to end: one that died here, maybe.
 
         Raises:
             ConfigError: it lives.

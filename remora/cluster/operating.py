@@ -1,4 +1,4 @@
-"""What operators do with a memory directory: its jobs, dead letters and erasures."""
+"""The operator's work on a memory directory: its jobs, dead letters and erasures."""
 
 from __future__ import annotations
 

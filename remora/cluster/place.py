@@ -59,7 +59,7 @@ _INFO = re.compile(r"owner(?:-(\d+))?\.json")
 
 
 class OwnerInfo(msgspec.Struct, frozen=True):
-    """What ``owner.json`` says.
+    """The content of ``owner.json``.
 
     Attributes:
         pid: of the owner, in its own namespace.
@@ -85,7 +85,7 @@ class OwnerInfo(msgspec.Struct, frozen=True):
 
 
 class NextOwner(msgspec.Struct, frozen=True):
-    """What ``next-owner.json`` says.
+    """The content of ``next-owner.json``.
 
     Attributes:
         release: of the next owner.
@@ -198,7 +198,7 @@ class Place:
 
 
 def find_owners(directory: Path) -> list[OwnerInfo]:
-    """What the seats of a directory say of their owners, by number."""
+    """Return what the seats of a directory say of their owners, by number."""
     return [info for one in find_places(directory) if (info := one.read_owner()) is not None]
 
 

@@ -24,7 +24,7 @@ _LATER_S = 0.02  # than a lease ends
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a node is to do.
+    """The plan of a node.
 
     Attributes:
         claim: numbers of shards to own; nobody's lease runs.
@@ -78,7 +78,7 @@ def _weight(node: str, shard: int) -> int:
 
 
 def plan(me: NodeInfo, held: Collection[int], placement: Placement) -> Plan:
-    """What this node is to do now.
+    """Return what this node is to do now.
 
     Args:
         me: this node, as it is now.

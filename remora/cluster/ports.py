@@ -111,7 +111,10 @@ class ShardLine:
         on_progress: Callable[[int, int], object] | None = None,
         **named: Any,
     ) -> Any:
-        """What a port's method, or a verb of the runtime, returns; see `remora.cluster.calls`."""
+        """Return what a port's method, or a verb of the runtime, returns.
+
+        See `remora.cluster.calls`.
+        """
         call = CALLS[name]
         data = await call.encode_arguments_slowly(*positional, **named)
         router = self._router

@@ -205,7 +205,7 @@ class RemoteMemory(OfOneProcess):
                     await self._refresh_shards()
 
     async def _refresh_shards(self) -> None:
-        """What all of them are asked is one frame, as are the answers."""
+        """Ask all shards in one frame, as are the answers."""
         await asyncio.gather(*(shard.refresh() for shard in self.shards))
 
     def _greet(self) -> None:

@@ -83,7 +83,7 @@ class NothingToDivide(InvalidInput):
 
 
 class ReshardReport(msgspec.Struct, frozen=True):
-    """What was divided.
+    """The result of a division.
 
     Attributes:
         before: how many shards there were.

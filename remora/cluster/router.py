@@ -70,7 +70,7 @@ _MOST_TRIES = 10  # what breaks every connection is not sent for ever
 
 
 def repeat_of(message: object) -> Repeat:
-    """Whether an actor may be told this again, where nobody knows whether it was handled."""
+    """Return whether an actor may be told this again, where nobody knows whether it was handled."""
     kind = type(message)
     if kind is Append:
         return "never" if message.key is None else "write"  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ class _Pending:
 
     @property
     def uncertain(self) -> bool:
-        """Whether it may have changed something."""
+        """Return whether it may have changed something."""
         return self.tries > 0 and self.repeat != "read"
 
 

@@ -1,4 +1,4 @@
-"""What an owner holds from its start to its end: the lock, its sockets, and what it says of itself.
+"""The owner's possessions from its start to its end: the lock, its sockets, and its reports.
 
 Everything here blocks.
 """
@@ -125,7 +125,7 @@ class Seat:
 
     @property
     def control(self) -> ControlThread:
-        """What answers pings."""
+        """Return what answers pings."""
         assert self._control is not None
         return self._control
 

@@ -92,7 +92,7 @@ class OwnerSeeker:
         return lease, ""
 
     async def _read(self) -> Placement | None:
-        """What there is; all who ask while it is read get the same answer."""
+        """Return what there is; all who ask while it is read get the same answer."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(self._reader.read())
             self._reading.add_done_callback(_take_exception)
@@ -125,6 +125,6 @@ class OwnerSeeker:
 
 
 def _take_exception(reading: asyncio.Future[Placement | None]) -> None:
-    """Those who asked may have been cancelled."""
+    """Take the exception: the askers may have been cancelled."""
     if not reading.cancelled():
         reading.exception()

@@ -76,7 +76,7 @@ def serve(text: str) -> int:
 
 
 def main() -> int:
-    """What is started: ``python -m remora.cluster DIRECTORY``; the rest is on stdin."""
+    """Return what is started: ``python -m remora.cluster DIRECTORY``; the rest is on stdin."""
     reports = os.dup(1)
     give_up_in_children(reports)  # the worker sees that this process dies
     # a line: a process that was forked from the worker may keep the other end open

@@ -81,7 +81,7 @@ class Served:
         return len(self._links)
 
     def make_protocol(self) -> asyncio.Protocol:
-        """What serves one connection."""
+        """Return what serves one connection."""
         return _Link(self)
 
     async def drain(self, seconds: float) -> None:
@@ -187,7 +187,7 @@ class _Link(asyncio.Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Whether the worker sends nothing more, and has all answers that it needs."""
+        """Return whether the worker sends nothing more, and has all answers that it needs."""
         waits = self._todo or self._end.queued or not self._open.keys() <= self._again
         return self._end.hello is None or (self._end.parted and not waits)
 
@@ -361,7 +361,7 @@ class _Link(asyncio.Protocol):
             raise WireError(f"the number {number} of two requests")
 
     def _is_lapsed(self, shard: _Shard, number: int) -> bool:
-        """Whether another process may own the journal; the worker is told so."""
+        """Return whether another process may own the journal; the worker is told so."""
         try:
             shard.journal.check_lease()
         except RemoraError as e:

@@ -355,7 +355,10 @@ class ShardedRuntime(OfOneProcess):
     # -- figures -----------------------------------------------------------------------------------
 
     def statistics(self) -> RuntimeStatistics:
-        """Those of all shards, added; `shards` has those of each. See `Runtime.statistics`."""
+        """Return those of all shards, added.
+
+        `shards` has those of each. See `Runtime.statistics`.
+        """
         return add_figures([shard.statistics() for shard in self.shards])
 
     def health(self) -> Health:
@@ -388,7 +391,7 @@ class ShardedRuntime(OfOneProcess):
         return merge_users(listings, page)
 
     async def long_term_statistics(self) -> LongTermStatistics:
-        """Those of all shards, added. See `remora.Runtime.long_term_statistics`."""
+        """Return those of all shards, added. See `remora.Runtime.long_term_statistics`."""
         return add_figures(await self._each(lambda shard: shard.long_term_statistics()))
 
     # -- rebuilding and periodic tasks -------------------------------------------------------------
@@ -421,7 +424,10 @@ class ShardedRuntime(OfOneProcess):
     # -- dead letters and erasures -----------------------------------------------------------------
 
     async def dead_letters(self) -> list[Job]:
-        """Those of all shards, by shard; ids say which. See `remora.Runtime.dead_letters`."""
+        """Return those of all shards, by shard.
+
+        Ids say which. See `remora.Runtime.dead_letters`.
+        """
         return self._ids.name(await self._each(lambda shard: shard.dead_letters()))
 
     async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
@@ -447,7 +453,7 @@ class ShardedRuntime(OfOneProcess):
         return wanted
 
     def erasures(self, user: str | None = None) -> list[WaitingErasure]:
-        """Those of all shards, by shard; ids say which. See `remora.Runtime.erasures`."""
+        """Return those of all shards, by shard; ids say which. See `remora.Runtime.erasures`."""
         if user is not None:
             validate_id(user, "a user id")
         return self._ids.name([shard.erasures(user) for shard in self.shards])
@@ -496,7 +502,7 @@ class ShardedRuntime(OfOneProcess):
         return await self._transfers.backup(target, progress=progress)
 
     async def _each(self, ask: Callable[[Shard], Awaitable[Answer]]) -> list[Answer]:
-        """What each shard answers, by number; they are asked together."""
+        """Return what each shard answers, by number; they are asked together."""
         return await map_concurrently(ask, self.shards, concurrency=len(self.shards))
 
 

@@ -53,7 +53,7 @@ _LASTING = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno
 
 
 class StartOrder(msgspec.Struct, frozen=True):
-    """What an owner is told when it is started, as JSON on its standard input.
+    """The order to an owner that is started, as JSON on its standard input.
 
     Attributes:
         target: see `read_target`.
@@ -86,7 +86,7 @@ class StartOrder(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an owner says when it has started, or not, as JSON on its standard output.
+    """The report of an owner that has started, or not, as JSON on its standard output.
 
     Attributes:
         serving: it serves.
@@ -238,7 +238,9 @@ class OwnerFinder:
             return lock is not None
 
     def _suits(self, info: OwnerInfo, control: ControlLink, answer: Answer) -> bool:
-        """Whether this worker can use the owner; if it is older than the worker, it is replaced.
+        """Return whether this worker can use the owner.
+
+        If it is older than the worker, it is replaced.
 
         A worker with an older configuration is served: it is about to be replaced itself.
         """
@@ -267,7 +269,7 @@ class OwnerFinder:
         return False
 
     def _is_our_turn(self, began: float) -> bool:
-        """Whether neither a standby nor a worker with another configuration makes the owner."""
+        """Return whether neither a standby nor another worker makes the owner."""
         early = self._limits.standby and time.monotonic() - began < _STANDBY_S
         if early and self._place.read_owner() is not None:  # it was killed, or died
             return False

@@ -1,4 +1,4 @@
-"""What a worker connects to, in a form that another process can load as well."""
+"""The target of a worker's connection, in a form that another process can load as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crosses between a worker and the process that owns a memory.
+"""The wire between a worker and the process that owns a memory.
 
 A frame is a length of four bytes, little endian, and a msgpack array: requests in one direction,
 replies in the other. What an actor is told crosses as it is (`remora.actors.wire_types`); all else
@@ -68,7 +68,7 @@ _MAX_TEXT = 100_000
 
 
 class WireError(Exception):
-    """What arrived is not this protocol; the connection ends."""
+    """Received bytes are not this protocol; the connection ends."""
 
 
 class UnreadableCall(WireError):
@@ -190,7 +190,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=211):
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag=212, gc=False):
-    """What a call returned; see `remora.cluster.calls`."""
+    """The result of a call; see `remora.cluster.calls`."""
 
     value: bytes
 
@@ -347,7 +347,7 @@ def check_wire(worker: Hello, wire: int, oldest: int, release: str) -> None:
 
 
 def call_mismatch(worker: Hello, error: UnreadableCall) -> errors.ProtocolMismatch:
-    """What a worker hears whose release makes calls that this owner's does not know."""
+    """Return what a worker hears whose release makes calls that this owner's does not know."""
     return errors.ProtocolMismatch(
         f"the owner of the memory (remora {release()}) cannot do what this process (remora "
         f"{worker.release or 'of unknown version'}) asks: {error}; upgrade the owner's remora, and "

@@ -20,7 +20,7 @@ _SUMMARY_TOKENS = 800
 
 
 class BufferConfig(Section, frozen=True, kw_only=True):
-    """What a session keeps word for word, and when it is compacted."""
+    """The size of a session's buffer, and when it is compacted."""
 
     policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = (
         "summary_buffer"

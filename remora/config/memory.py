@@ -59,7 +59,7 @@ class FactsConfig(Section, frozen=True, kw_only=True):
 
 
 class ImportanceConfig(Section, frozen=True, kw_only=True):
-    """What makes a memory worth keeping."""
+    """Weights of a memory's importance."""
 
     formula: Literal["bounded", "seed"] = "bounded"
     """bounded: 0 to 1 for any access count. seed: MUXI's own, in which the access count can

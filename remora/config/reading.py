@@ -60,7 +60,7 @@ def decode_file(path: Path) -> object:
 
 
 def _plain_problem(text: str) -> str:
-    """What msgspec says of a value, after the name of its key."""
+    """Return what msgspec says of a value, after the name of its key."""
     found = _EXPECTED.fullmatch(text)
     if found is None:
         return f": {text[:1].lower()}{text[1:]}"
@@ -71,7 +71,7 @@ def _plain_problem(text: str) -> str:
 
 
 def _syntax_problem(error: Exception) -> str:
-    """What is wrong and where, without the line itself: it may hold a secret."""
+    """Return what is wrong and where, without the line itself: it may hold a secret."""
     cause = error.__context__
     mark = getattr(cause, "problem_mark", None)
     if mark is None:

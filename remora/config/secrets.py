@@ -72,7 +72,7 @@ class Secret:
 
 
 def refers_to_secret(text: str) -> bool:
-    """Whether the text contains ``${{ secrets.…``."""
+    """Return whether the text contains ``${{ secrets.…``."""
     return _OPENED.search(text) is not None
 
 

@@ -245,7 +245,7 @@ def _may_be_marked(block: dict[str, Any]) -> bool:
 
 
 def _asks(message: dict[str, Any]) -> bool:
-    """Whether it is what a user says, and not only results of tools."""
+    """Return whether it is what a user says, and not only results of tools."""
     return message["role"] == "user" and any(
         block.get("type") != "tool_result" for block in message["content"]
     )

@@ -44,7 +44,7 @@ _CAMEL = re.compile(r"(?<=[a-z])([A-Z])")
 
 
 class GeminiPrompt(TypedDict):
-    """What ``client.models.generate_content`` takes.
+    """The arguments of ``client.models.generate_content``.
 
     ``system_instruction`` belongs into its ``config``, and is left out if there is none.
     """

@@ -1,4 +1,4 @@
-"""What the formats share: plain data of objects, parts of content, and what is kept verbatim."""
+"""The common part of the formats: plain data of objects, parts, and what is kept verbatim."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def _storable(part: Any) -> Any:
 
 
 def is_same(made: Iterable[Any], given: Iterable[Any]) -> bool:
-    """Whether parts that were made of a chat message say all that was given.
+    """Return whether parts that were made of a chat message say all that was given.
 
     A key without a value says as much as none.
     """

@@ -62,7 +62,7 @@ def from_responses(items: Any, *, opaque: bool = False) -> list[ChatDict]:
 
 
 class _Answer:
-    """What the model said and called, one item after the other, until it becomes a message."""
+    """The model's texts and calls, one item after the other, until they become a message."""
 
     def __init__(self, chats: list[ChatDict], *, opaque: bool) -> None:
         self._chats = chats

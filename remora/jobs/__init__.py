@@ -1,1 +1,1 @@
-"""What the supervisor's queues do."""
+"""The handlers of the supervisor's queues."""

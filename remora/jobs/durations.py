@@ -32,5 +32,8 @@ class CompactionDurations:
             del self._newest[next(iter(self._newest))]
 
     def of(self, session: SessionKey) -> tuple[tuple[int, int, float], ...]:
-        """Those of a session, oldest first: `through`, `tokens`, `seconds`; any thread may ask."""
+        """Return those of a session, oldest first: `through`, `tokens`, `seconds`.
+
+        Any thread may ask.
+        """
         return self._newest.get(hash(session), ())

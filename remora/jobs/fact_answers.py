@@ -1,4 +1,4 @@
-"""What a chat model is asked for facts, and what its answers are worth.
+"""The prompt that asks a chat model for facts, and the reading of its answers.
 
 The model is given texts as JSON, one object a line, declared as data. Two calls are made. The first
 sees messages alone, so a fact holds nothing that its own messages do not say: it can be forgotten
@@ -279,7 +279,7 @@ def parse_relations(
 def _decode_each(
     given: Iterable[msgspec.Raw], decode: Callable[[msgspec.Raw], T], dropped: Counter[str]
 ) -> Iterator[T]:
-    """Those that are as they were asked for."""
+    """Return those that are as they were asked for."""
     for raw in given:
         try:
             yield decode(raw)

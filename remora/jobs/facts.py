@@ -71,7 +71,7 @@ Tell = Callable[[UserKey, Any], Awaitable[Any]]
 
 
 class FactStatistics(msgspec.Struct, frozen=True):
-    """What the extraction of facts did since the runtime was opened.
+    """Counts of the extraction of facts since the runtime was opened.
 
     Attributes:
         calls: answers of the chat model.
@@ -188,7 +188,7 @@ class FactsHandler:
             start = end + 1
 
     async def _left_of(self, key: SessionKey, job: Job) -> FactsSpec:
-        """What is left to do of a job, which the journal knows if it ran before."""
+        """Return what is left to do of a job, which the journal knows if it ran before."""
         spec = job.payload
         if job.attempts:
             jobs = await self._journal.user_jobs(key.user)
@@ -243,7 +243,7 @@ class FactsHandler:
         return len(items)
 
     async def _lines(self, batch: Sequence[Entry]) -> dict[int, Line]:
-        """What was said in these messages, by number."""
+        """Return what was said in these messages, by number."""
 
         def read() -> dict[int, Line]:
             found = {}
@@ -267,7 +267,7 @@ class FactsHandler:
         parse: Callable[[object], T],
         dropped: Counter[str],
     ) -> T | None:
-        """What the model's answer says; None if none of `_ASKS` answers can be read."""
+        """Return what the model's answer says; None if none of `_ASKS` answers can be read."""
         for _ in range(_ASKS):
             try:
                 answer: object = await self._breaker.call(
@@ -404,7 +404,7 @@ async def remove_facts(
 
 
 def _place(key: SessionKey, text: str, sources: Sequence[int]) -> tuple[str, str, int, str]:
-    """What the ids of a fact are made of."""
+    """Return what the ids of a fact are made of."""
     return key.user, key.session, sources[-1], text
 
 

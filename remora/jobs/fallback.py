@@ -66,7 +66,7 @@ class Fallback(msgspec.Struct, frozen=True):
 
 
 class _Source:
-    """What lines are extracted from, in several sizes.
+    """The lines of an extract, in several sizes.
 
     Args:
         summarizer: extracts them.
@@ -241,7 +241,7 @@ def _line_of(entry: Entry) -> Line:
 
 
 def _prose(one: Summary) -> str:
-    """What a model wrote of a summary."""
+    """Return what a model wrote of a summary."""
     return one.text[: one.prose].strip() if one.extracted else one.text
 
 

@@ -90,7 +90,7 @@ class _Made(msgspec.Struct, frozen=True):
             raise error
 
     def without(self, pruned: Collection[int], among: Collection[int] | None) -> _Made:
-        """Those among these messages that were not pruned."""
+        """Return those among these messages that were not pruned."""
         if among is None and not pruned:
             return self
         gone = set(pruned)

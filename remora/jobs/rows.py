@@ -298,7 +298,7 @@ def _digest(text: str) -> bytes:
 
 
 class IndexAccess(msgspec.Struct, frozen=True):
-    """What the jobs on rows of long-term memory share.
+    """The access that jobs on rows of long-term memory share.
 
     Attributes:
         journal: has what is indexed.

@@ -61,7 +61,7 @@ class _TooLong(ModelAnswerInvalid):
 
 
 class _Input(msgspec.Struct, frozen=True):
-    """What a job summarizes.
+    """The input of a summary.
 
     Attributes:
         priors: the summaries that it continues, oldest first.
@@ -458,7 +458,7 @@ class SummarizeHandler:
 
 
 def _newest_summaries(view: SessionView, spec: SummarizeSpec) -> tuple[list[Summary], int]:
-    """What a summary for a smaller budget continues, and the first message behind that."""
+    """Return what a summary for a smaller budget continues, and the first message behind that."""
     running = [*([view.summary] if view.summary else []), *view.summaries]
     archived = view.watermarks.archived_through
     size = spec.budget.bit_length()  # a summary for a smaller budget has lost too much

@@ -46,7 +46,7 @@ _TIMES_OF = {language: frozenset(text.split()) for language, text in _TIMES.item
 
 
 def says_i(text: str, words: Iterable[str], language: str) -> bool:
-    """Whether a sentence is in the first person; in a language that is not known, no.
+    """Return whether a sentence is in the first person; in a language that is not known, no.
 
     Args:
         text: the sentence.
@@ -57,7 +57,7 @@ def says_i(text: str, words: Iterable[str], language: str) -> bool:
 
 
 def says_when(text: str, words: Iterable[str], language: str) -> bool:
-    """Whether a sentence names a day, a month or another time; in a language not known, no.
+    """Return whether a sentence names a day, a month or another time; in a language not known, no.
 
     Args:
         text: the sentence.

@@ -47,7 +47,9 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def find_periods(text: str, today: int) -> list[Period]:
-    """What a text names, in its first 1,000 characters; dates that do not exist are left out.
+    """Return what a text names, in its first 1,000 characters.
+
+    Dates that do not exist are left out.
 
     Args:
         text: a question, or a message.
@@ -415,7 +417,7 @@ _RELATIVE = frozenset({_read_near, _read_ago, _read_han_span, _read_han_ago})
 
 
 def _is_relative(read: Read, match: re.Match[str]) -> bool:
-    """Whether a text counts from its own day: "on Friday" may be before it, or after it.
+    """Return whether a text counts from its own day: "on Friday" may be before it, or after it.
 
     "The last year of school" is of another time.
     """

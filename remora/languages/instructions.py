@@ -74,7 +74,7 @@ _POLARITY = frozenset(_POLARITY_TEXT.split())
 
 
 class Instruction(NamedTuple):
-    """What a user wants from now on.
+    """A wish of a user that holds from now on.
 
     Attributes:
         text: the sentence.
@@ -86,7 +86,10 @@ class Instruction(NamedTuple):
 
 
 def may_instruct(message: bytes) -> bool:
-    """Whether an encoded message may have an instruction; it takes 3 µs, and most have none."""
+    """Return whether an encoded message may have an instruction.
+
+    It takes 3 µs, and most have none.
+    """
     if len(message) > _MOST_BYTES:
         return False
     if not message.isascii():

@@ -352,7 +352,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*(?=\S)")
 
 
 def asks_what_assistant_said(question: str) -> bool:
-    """Whether a question is about what the assistant that is asked has said before.
+    """Return whether a question is about what the assistant that is asked has said before.
 
     "I read the plan that you gave me. What is next?" is not. More than 300 characters are none.
     """

@@ -109,7 +109,7 @@ def question_forms(text: str) -> list[tuple[str, ...]]:
 
 
 class _Lines:
-    """What is known of lines: a message is in its neighbours' texts, too."""
+    """Findings on lines: a message is in its neighbours' texts, too."""
 
     def __init__(self) -> None:
         self.foreign: dict[str, bool] = {}

@@ -20,7 +20,7 @@ __all__ = ["Alignment", "align_index"]
 
 
 class Alignment(msgspec.Struct, frozen=True):
-    """What was done.
+    """The result of an alignment.
 
     Attributes:
         rows: rows that long-term memory holds.

@@ -38,7 +38,7 @@ _UNFINISHED = "journal.unfinished"
 
 
 class BackupReport(msgspec.Struct, frozen=True):
-    """What a backup holds.
+    """The content of a backup.
 
     Attributes:
         counts: how much its journal holds.

@@ -163,7 +163,7 @@ class _Expected:
             self._listed |= {entry_id(key, seq) for seq in self._jobs.leaving}
 
     def is_surplus(self, row: ScannedRow) -> bool:
-        """Whether the journal says that this row must not exist."""
+        """Return whether the journal says that this row must not exist."""
         match row.memory_type:
             case "message":
                 return self._is_surplus_message(row)

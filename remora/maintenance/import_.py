@@ -413,7 +413,7 @@ async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem,
 
 
 def _are_sound(items: Sequence[WorkingItem], dimension: int) -> bool:
-    """Whether working memory takes these vectors."""
+    """Return whether working memory takes these vectors."""
     memory = WorkingMemory(dimension)
     try:
         memory.validate_items(items)

@@ -1,4 +1,4 @@
-"""What an import holds, as the journal takes it: redacted, and counted again.
+"""The content of an import as the journal takes it: redacted, and counted again.
 
 The runtime that wrote the export may have had another redaction hook, or none. Everything that it
 derived from messages, its summaries for example, goes through the hook as the messages do.

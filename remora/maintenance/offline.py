@@ -30,7 +30,7 @@ JOURNAL = "journal.db"
 
 
 class Offline(msgspec.Struct, frozen=True):
-    """What a directory holds, opened.
+    """An opened directory without actors.
 
     Attributes:
         journal: its journal; committing.
@@ -158,7 +158,7 @@ class LostCommits(msgspec.Struct, frozen=True):
 
 
 def find_lost_commits(journal: Path) -> LostCommits | None:
-    """What a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
+    """Return what a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
 
     Raises:
         JournalDamaged: SQLite cannot read it.

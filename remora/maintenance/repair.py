@@ -37,7 +37,7 @@ _WHY = {
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """What a repair did.
+    """The result of a repair.
 
     Attributes:
         done: the repairs, a line each; empty if nothing was damaged.

@@ -80,7 +80,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def words(self) -> str:
-        """What is shown in their place."""
+        """Return what is shown in their place."""
         about = " ".join(filter(None, (self.media or "data", words_of(self.measure))))
         return f"[{about}, {size_of(self.size)}]"
 
@@ -108,7 +108,7 @@ class AttachedText(str):
 
     @property
     def blobs(self) -> Iterator[Blob]:
-        """Its attachments."""
+        """Return its attachments."""
         return (one for one in self.pieces if isinstance(one, Blob))
 
 
@@ -117,7 +117,7 @@ def _words(piece: _Piece) -> str:
 
 
 def read_reference(code: int, data: memoryview) -> AttachedText:
-    """What a reference stands for, as a decoder of msgpack gives it.
+    """Return what a reference stands for, as a decoder of msgpack gives it.
 
     Raises:
         ValueError: it is no reference.
@@ -138,7 +138,7 @@ decode_attached = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=read_referenc
 
 
 def has_attachments(*encoded: bytes | None) -> bool:
-    """Whether encoded chat dicts or metadata may refer to attachments."""
+    """Return whether encoded chat dicts or metadata may refer to attachments."""
     return any(one is not None and MAGIC in one for one in encoded)
 
 
@@ -165,7 +165,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def is_attachment(value: object) -> bool:
-    """Whether a text is one attachment, and not a text that has some."""
+    """Return whether a text is one attachment, and not a text that has some."""
     if not isinstance(value, AttachedText):
         return False
     *before, last = value.pieces

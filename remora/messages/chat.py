@@ -150,7 +150,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What `append` returns: its messages are durable at the runtime's durability level.
+    """The result of `append`: its messages are durable at the runtime's durability level.
 
     Attributes:
         seqs: the sequence numbers, in the order given.

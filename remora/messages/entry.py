@@ -124,7 +124,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AttachmentLimits(msgspec.Struct, frozen=True):
-    """What is taken out of messages.
+    """The limits above which attachments are taken out of messages.
 
     Attributes:
         min_bytes: least characters of base64 that are.
@@ -250,7 +250,7 @@ def decode_chats(entries: Iterable[Entry]) -> list[ChatDict]:
 
 
 def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
-    """What a message's tokens are counted of: its chat dict, and what it keeps for another API.
+    """Return what is counted of a message: its chat dict, and what another API needs back.
 
     Adapters keep a message as its framework has it: what is in that and not in the chat dict is
     sent to the model as well.
@@ -293,7 +293,7 @@ def said_text(entry: Entry, chat: ChatDict) -> str:
 
 
 def _as_key(text: str) -> Any:
-    """What tells a text from others: of one that is an attachment, its bytes."""
+    """Return what tells a text from others: of one that is an attachment, its bytes."""
     if isinstance(text, AttachedText) and is_attachment(text):
         return tuple([blob.digest for blob in text.blobs])
     return text
@@ -310,7 +310,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def kept_metadata(entry: Entry) -> dict[str, Any]:
-    """What a message keeps for one API, by the keys of its metadata."""
+    """Return what a message keeps for one API, by the keys of its metadata."""
     if entry.meta is None or KEPT_PREFIX.encode() not in entry.meta:
         return {}
     metadata: dict[str, Any] = _decoder.decode(entry.meta)
@@ -343,13 +343,13 @@ def check_ids(entries: Iterable[Entry]) -> None:
 
 
 def has_media(entry: Entry) -> bool:
-    """Whether a message may have attachments, or a sound that is a part of its answer."""
+    """Return whether a message may have attachments, or a sound that is a part of its answer."""
     chat, meta = entry.chat, entry.meta
     return MAGIC in chat or _AUDIO in chat or (meta is not None and MAGIC in meta)
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:
-    """Whether two encoded chat dicts say the same, whatever the order of their keys.
+    """Return whether two encoded chat dicts say the same, whatever the order of their keys.
 
     Bytes that one holds, and the other refers to, are the same.
     """
@@ -550,7 +550,7 @@ def _values_within(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _has_text_classes(value: object) -> bool:
-    """Whether a text in plain data, or a key, is of a subclass of `str`, which msgspec refuses."""
+    """Return whether plain data has a text of a subclass of `str`, which msgspec refuses."""
     return any(
         isinstance(text, str) and type(text) is not str
         for one in _values_within((value,))
@@ -621,7 +621,7 @@ def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, An
 
 
 def _role_problem(role: object) -> str:
-    """What is wrong with the role, if it is text and no role."""
+    """Return what is wrong with the role, if it is text and no role."""
     if not isinstance(role, str) or role in _ROLES:
         return ""
     return f"its role is {reprlib.repr(role)}; the roles are {', '.join(_ROLES)}"

@@ -236,7 +236,10 @@ def payload(part: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def check_payload(part: Mapping[str, Any]) -> str:
-    """What is wrong with the bytes that a content part holds, and where; empty for nothing."""
+    """Return what is wrong with the bytes that a content part holds, and where.
+
+    Empty for nothing.
+    """
     place, text = payload(part)
     if not place:
         return ""

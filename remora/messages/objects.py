@@ -14,7 +14,7 @@ _PARSED = ("parsed", "parsed_arguments")
 
 
 def is_message_object(given: object) -> bool:
-    """Whether it is an object of pydantic's, as clients of chat APIs return them."""
+    """Return whether it is an object of pydantic's, as clients of chat APIs return them."""
     return hasattr(given, "model_dump") and not isinstance(given, type)
 
 
@@ -40,7 +40,7 @@ def chat_of_object(message: Any) -> ChatDict:
 
 
 def dump_object(thing: Any, *, mode: str = "python") -> Any:
-    """What a pydantic object holds: defaults are among it, and nulls that a provider sent."""
+    """Return a pydantic object's data, with defaults, and nulls that a provider sent."""
     dumped = thing.model_dump(mode=mode, exclude_none=True)
     _add_nulls(dumped, thing.model_dump(mode=mode, exclude_unset=True))
     return dumped

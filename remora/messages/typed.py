@@ -1,4 +1,4 @@
-"""What a type checker knows of messages: nothing here does anything at run time.
+"""Types of messages for type checkers: nothing here does anything at run time.
 
 Messages come in as literals, whose roles and keys are checked, as `dict[str, Any]`, which is
 checked at run time only, or as objects with `model_dump`. They go out to any client library: each
@@ -159,7 +159,7 @@ class MessageObject(Protocol):
     """A message of a client library: ``response.choices[0].message`` of OpenAI's, for instance."""
 
     def model_dump(self) -> dict[str, Any]:
-        """Its fields, as pydantic gives them."""
+        """Return its fields, as pydantic gives them."""
         ...
 
 

@@ -39,7 +39,9 @@ Value = TypeVar("Value")
 
 
 def strip_fence(answer: str) -> str:
-    """What is within a Markdown code fence if the whole answer is one; else the answer, stripped.
+    """Return what is within a Markdown code fence if the whole answer is one.
+
+    Else the answer, stripped.
 
     A regular expression would need time with the square of a run of blanks, and hold the
     interpreter for all of it.

@@ -44,16 +44,16 @@ class CircuitBreaker:
 
     @property
     def open(self) -> bool:
-        """Whether calls are refused now."""
+        """Return whether calls are refused now."""
         return self.failing and (self._trial or self._clock.monotonic() < self._open_until)
 
     @property
     def failing(self) -> bool:
-        """Whether the last calls failed, so many in a row that it opened."""
+        """Return whether the last calls failed, so many in a row that it opened."""
         return self._failures >= self._limit and not self._answers_others()
 
     def _answers_others(self) -> bool:
-        """Whether only one owner's calls fail, and another's was answered a short while ago."""
+        """Return whether one owner's calls alone fail, and another's was answered recently."""
         owner, at = self._answered
         return (
             len(self._owners) == 1
@@ -142,7 +142,7 @@ class CircuitBreaker:
 
 
 def describe_failure(error: Exception) -> tuple[str, Exception | None]:
-    """What an error says of what a plugged-in model raised, and its cause.
+    """Return what an error says of what a plugged-in model raised, and its cause.
 
     Both are logged. Where a client tells an HTTP status, its text has the endpoint's answer, which
     may repeat what was asked: the class and the status stand for it.
@@ -154,7 +154,7 @@ def describe_failure(error: Exception) -> tuple[str, Exception | None]:
 
 
 def says_away(status: int) -> bool:
-    """Whether an HTTP status of an error concerns all who ask, and not what was asked.
+    """Return whether an HTTP status of an error concerns all who ask, and not what was asked.
 
     It does if it is 401, 403, 404, 408, 429, or 500 and more.
     """
@@ -162,7 +162,7 @@ def says_away(status: int) -> bool:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether what a model's client raised says that its endpoint is away."""
+    """Return whether what a model's client raised says that its endpoint is away."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return says_away(status)

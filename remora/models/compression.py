@@ -104,7 +104,7 @@ class TailSummarizer:
 
 
 class CompressionStatistics(msgspec.Struct, frozen=True):
-    """What a summarizer got and what it wrote.
+    """Counts of a summarizer's input and output.
 
     Attributes:
         calls: how often it was called.

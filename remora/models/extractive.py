@@ -152,7 +152,7 @@ recent_extracts = RecentExtracts()
 
 
 def _is_read_so(one: _Sentence) -> bool:
-    """Whether the sentence that is read from a sentence's line is surely the same."""
+    """Return whether the sentence that is read from a sentence's line is surely the same."""
     return (
         one.language == "en"
         and not may_be_foreign(one.text)
@@ -163,7 +163,7 @@ def _is_read_so(one: _Sentence) -> bool:
 
 
 class _Read(NamedTuple):
-    """What was read of the lines.
+    """The lines as they were read.
 
     Attributes:
         turns: of an agent's conversation; None of another.
@@ -279,7 +279,7 @@ class _Extract:
         return text
 
     def _fit(self, read: _Read, max_tokens: int) -> bool:
-        """Whether all sentences do. The best are counted first: they may be chosen."""
+        """Return whether all sentences do. The best are counted first: they may be chosen."""
         left = max_tokens
         if read.turns is not None:
             if read.turns.continues:  # nobody knows what it left out
@@ -324,7 +324,7 @@ def _extract_all(
 
 
 def extracted_lines(text: str) -> Callable[[Line], bool]:
-    """What says whether all of a message's text is in lines that a summarizer extracted.
+    """Return what says whether all of a message's text is in lines that a summarizer extracted.
 
     It knows the lines of all three: `extractive`, `lead` and `tail`.
     """
@@ -425,7 +425,10 @@ def plain_words(text: str) -> list[str]:
 
 
 def _factor(text: str, said: Sequence[str], language: str) -> float:
-    """What the signs of a fact multiply a sentence's score by; `said` are its plain words."""
+    """Return what the signs of a fact multiply a sentence's score by.
+
+    `said` are its plain words.
+    """
     factor = 1.08 ** min(len(_INNER_NAME.findall(text)), 4)
     if says_i(text, said, language):
         factor *= 1.25

@@ -108,7 +108,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class NearWords(Protocol):
-    """What an embedder may have besides: words that are near in meaning, of a fixed vocabulary."""
+    """An optional port of an embedder: words that are near in meaning, of a fixed vocabulary."""
 
     def vocabulary(self) -> Sequence[str]:
         """The words, in lower case, each once. It is called once, in a thread, after an `embed`."""
@@ -436,7 +436,7 @@ _embedding: ContextVar[_Embedding | None] = ContextVar("embedding", default=None
 
 
 def in_an_embedder() -> bool:
-    """Whether the caller is an embedder's own code."""
+    """Return whether the caller is an embedder's own code."""
     call = _embedding.get()
     while call is not None and call.embedder is None:
         call = call.around

@@ -268,7 +268,7 @@ def _words() -> _Words:
 
 
 class _Model(NamedTuple):
-    """What wordllama's wheel has: a vector for each token, shape (tokens, 256), and the tokens."""
+    """The content of wordllama's wheel: the tokens, and their vectors, shape (tokens, 256)."""
 
     embedding: npt.NDArray[np.float32]
     tokenizer: Any

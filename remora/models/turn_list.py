@@ -60,7 +60,7 @@ class _Word(NamedTuple):
 
 
 class _Turn(msgspec.Struct, gc=False):
-    """What was asked, or called.
+    """A question, or a call.
 
     Attributes:
         head: the day and the speaker, and whether it was asked, called or answered.
@@ -85,7 +85,7 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 def is_turn_list(text: str) -> bool:
-    """Whether the text of a line of a summary lists turns.
+    """Return whether the text of a line of a summary lists turns.
 
     A message that begins so is read as a list of what its speaker asked.
     """
@@ -93,7 +93,7 @@ def is_turn_list(text: str) -> bool:
 
 
 def without_calls(line: Line) -> str:
-    """What a message says apart from its calls of tools, which stand at the end of its text."""
+    """Return a message's text without the calls of tools at its end."""
     text = line.text.rstrip()
     for name, arguments in reversed(line.calls):
         text = text.removesuffix(f"[calls {name} {arguments}]").rstrip()

@@ -50,7 +50,7 @@ def lighten(entry: Entry, count: Callable[[ChatDict], int]) -> Entry:
 
 
 async def attach(snapshot: Snapshot, user: str, fetch: Fetch, most: int) -> Snapshot:
-    """What a session showed, with the bytes of its attachments.
+    """Return what a session showed, with the bytes of its attachments.
 
     Args:
         snapshot: what it showed.
@@ -139,7 +139,7 @@ def _fill(
 
 
 def _is_part(value: dict[str, Any]) -> bool:
-    """Whether it is a content part that is an attachment."""
+    """Return whether it is a content part that is an attachment."""
     return value.get("type") in {"image_url", "video_url", "input_audio", "file"}
 
 

@@ -1,4 +1,4 @@
-"""What `load` returns, and how it is put together from what fits.
+"""The result of `load`, and how it is put together from what fits.
 
 Many chat APIs want a user's message first. Where the conversation that is shown begins with an
 assistant's, and a model is to answer, the summary before it has the role ``user``.
@@ -50,7 +50,7 @@ class ContextEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What `load` returns: a snapshot; changing it changes nothing.
+    """The result of `load`: a snapshot; changing it changes nothing.
 
     Attributes:
         messages: plain dicts in the OpenAI chat format, ready to send.
@@ -95,7 +95,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What goes into a context, except memory blocks.
+    """The parts of a context, except memory blocks.
 
     Attributes:
         conversation: summaries and messages.

@@ -19,7 +19,7 @@ _TRIES = 3  # a counter may find a text longer than the sum of its parts
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """What a context shows of a conversation.
+    """The part of a conversation that a context shows.
 
     Attributes:
         summaries: the running summary and summary entries, oldest first.

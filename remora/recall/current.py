@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_recorded(memory_type: str) -> bool:
-    """Whether rows of this type are of recorded memories."""
+    """Return whether rows of this type are of recorded memories."""
     return memory_type not in _NOT_RECORDED
 
 
@@ -95,7 +95,7 @@ class CurrentMemories:
         return await run_in_thread_if(len(found) >= _IN_THREAD, name)
 
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
-        """Those of these rows of recorded memories whose text is the one of now, and holds."""
+        """Return the ids of the recorded memories in `rows` whose text is current."""
         items = await self._journal.memories(user, [memory_of_row(row) for row in rows])
         standings = await find_standings(self._journal, user, items)
         return frozenset(item.row_id for item in items if holds(item, standings))
@@ -124,7 +124,7 @@ def _compare(
     without: Collection[tuple[str, int]],
     as_found: bool,
 ) -> list[Memory]:
-    """What was found and is still there, by what the journal has of it."""
+    """Return what was found and is still there, by what the journal has of it."""
     items = {item.row_id: item for item in stored}
     current: list[Memory] = []
     for one in found:

@@ -1,4 +1,4 @@
-"""What questions of time find: messages that say when, and messages of the days that are named.
+"""Answers to questions of time: messages that say when, and messages of the days that are named.
 
 A message is of a day if it was said on it, or speaks of it: "yesterday", said on 8 May, is 7 May.
 """
@@ -135,7 +135,7 @@ def of_days_named(
 def weigh_messages(
     chosen: npt.NDArray[np.bool_], chars: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.float64]:
-    """What chosen messages count by their lengths, up to 1; the others 0; shape (rows,).
+    """Return what chosen messages count by their lengths, up to 1; the others 0; shape (rows,).
 
     "OK, thanks" says nothing of a day.
 
@@ -165,7 +165,10 @@ def _latest(period: Period, days: npt.NDArray[np.int32]) -> Period | None:
 
 
 def _is_of(event: Period, named: Period) -> bool:
-    """Whether what a message speaks of is of the days named; a year is not of one of its days."""
+    """Return whether what a message speaks of is of the days named.
+
+    A year is not of one of its days.
+    """
     longest = max(named.last - named.first, _MONTH)
     overlaps = event.first <= named.last and event.last >= named.first
     return not event.yearly and overlaps and event.last - event.first <= longest

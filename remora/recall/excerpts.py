@@ -65,7 +65,7 @@ def _close_call(call: str, count: Callable[[ChatDict], int]) -> Entry:
 
 
 async def shorten_messages(snapshot: Snapshot, counter: TokenCounter) -> Snapshot:
-    """What a session showed, each message at most as large as its share."""
+    """Return what a session showed, each message at most as large as its share."""
     if not snapshot.shares:
         return snapshot
     pairs = list(zip(snapshot.entries, snapshot.shares, strict=True))
@@ -90,7 +90,7 @@ async def shorten_messages(snapshot: Snapshot, counter: TokenCounter) -> Snapsho
 
 
 def leave_room(snapshot: Snapshot, room: int) -> Snapshot:
-    """What a session showed without its oldest units, if names and ids make excerpts too long.
+    """Return the shown units without the oldest, if names and ids make excerpts too long.
 
     The instructions, the newest message of the user and the newest unit stay.
     """

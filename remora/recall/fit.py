@@ -98,7 +98,7 @@ class _RecallMessage(msgspec.Struct, frozen=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What stands around a conversation.
+    """The parts of a context around the conversation.
 
     Attributes:
         synopsis: instructions and synopsis as a message; None for none.
@@ -437,7 +437,7 @@ def _leave_out(
 
 
 def _texts_of(synopsis: ChatDict | None, blocks: FittedBlocks) -> Iterator[str]:
-    """What a user profile and memory blocks say."""
+    """Return what a user profile and memory blocks say."""
     if synopsis is not None:
         yield synopsis["content"]
     for _, content in blocks.contents:

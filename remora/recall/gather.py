@@ -63,7 +63,7 @@ _Tier: TypeAlias = Literal["synopsis", "working", "long_term", "instructions"]
 
 
 class Gathered:
-    """What the tiers gave."""
+    """The answers of the tiers."""
 
     def __init__(self) -> None:
         self.memories: Sequence[Memory] = ()
@@ -75,7 +75,7 @@ class Gathered:
 
     @property
     def recalls(self) -> bool:
-        """Whether anything was found for the question."""
+        """Return whether anything was found for the question."""
         return bool(self.memories or self.working)
 
     def report(self, tier: _Tier, source: Source) -> None:

@@ -66,7 +66,7 @@ Question: TypeAlias = Hashable
 
 
 class UserIndexStatistics(msgspec.Struct, frozen=True):
-    """What is in memory, and what that saved.
+    """Counts of the indices in memory, and of what they saved.
 
     Attributes:
         hits: recalls that found their user's rows in memory.
@@ -88,7 +88,7 @@ class UserIndexStatistics(msgspec.Struct, frozen=True):
 
 
 class ResultStatistics(msgspec.Struct, frozen=True):
-    """What the held results saved.
+    """Counts of the held results, and of what they saved.
 
     Attributes:
         hits: recalls answered from a held result.
@@ -102,7 +102,7 @@ class ResultStatistics(msgspec.Struct, frozen=True):
 
 
 class UserEntry:
-    """What is held of one user, for one state of their memory. A write replaces it.
+    """The held data of one user, for one state of their memory. A write replaces it.
 
     Args:
         index: the rows in memory; None where the store is searched.
@@ -232,7 +232,10 @@ class UserIndexCache:
     # -- results ----------------------------------------------------------------------------------
 
     def result(self, user: str, question: Question) -> FoundMemories | None:
-        """What was found for this question since the user's last write; None if it is not held."""
+        """Return what was found for this question since the user's last write.
+
+        None if it is not held.
+        """
         if not self._max_results:
             return None
         entry = self._answered.get(user)
@@ -325,7 +328,7 @@ class UserIndexCache:
         return index if index.size_bytes <= self._max_bytes else None
 
     async def _has_too_many(self, store: LongTermStore, user: str) -> bool:
-        """Whether the user has too many rows to read them: they would fill memory."""
+        """Return whether the user has too many rows to read them: they would fill memory."""
         held = self._indexed.get(user)
         if held is not None and held.index is not None and len(held.index) < self._max_rows // 2:
             return False  # a user of few rows seldom has too many by the next recall

@@ -1,4 +1,4 @@
-"""Whether a question is in another language than what it is asked of.
+"""The languages of a user's rows, and questions in another one.
 
 Then few words are shared, and those by chance: nothing can be told from how well they match, and
 the vectors are what finds the answer.
@@ -32,5 +32,5 @@ def main_languages(rows: Sequence[MemoryRow], find: Callable[[MemoryRow], str]) 
 
 
 def is_other_language(language: str, known: Collection[str]) -> bool:
-    """Whether a question's language is none of these; not if either is unknown."""
+    """Return whether a question's language is none of these; not if either is unknown."""
     return bool(language and known) and language not in known

@@ -56,7 +56,7 @@ _ASKED = {
 
 
 def asks_for_several(question: str, language: str = "") -> bool:
-    """Whether a question asks for several things, by its wording; a guess.
+    """Return whether a question asks for several things, by its wording; a guess.
 
     It looks at the first 500 characters.
 

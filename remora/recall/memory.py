@@ -1,4 +1,4 @@
-"""What a recall returns, and what a search found as it is held."""
+"""Recalled memories, and the results of a search as they are held."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class FoundMemories:
-    """What a search found. It makes memories of those rows alone that are asked for.
+    """The result of a search. It makes memories of those rows alone that are asked for.
 
     Args:
         ranking: the rows that match.

@@ -93,7 +93,7 @@ def order_newest_first(
 
 
 class _Said:
-    """What is compared of a message, found when it is asked for."""
+    """The features of a message that are compared, found when they are asked for."""
 
     def __init__(self, row: MemoryRow, asked: frozenset[str]) -> None:
         self._text = row.content[:_COMPARED_CHARS]
@@ -107,22 +107,22 @@ class _Said:
 
     @cached_property
     def of_question(self) -> frozenset[str]:
-        """Those that the question has, too."""
+        """Return those that the question has, too."""
         return self.words & self._asked
 
     @property
     def told(self) -> frozenset[str]:
-        """Those that the question has not."""
+        """Return those that the question has not."""
         return self.words - self._asked
 
     @cached_property
     def corrects(self) -> bool:
-        """Whether it says that it corrects what was said."""
+        """Return whether it says that it corrects what was said."""
         return self._tells and _OF_CORRECTION().search(self._text) is not None
 
     @cached_property
     def changes(self) -> bool:
-        """Whether it says that something changed."""
+        """Return whether it says that something changed."""
         return self._tells and _OF_CHANGE().search(self._text) is not None
 
     @property
@@ -131,7 +131,7 @@ class _Said:
 
 
 def _takes_place(older: _Said, newer: _Said, share: float) -> bool:
-    """Whether a message, with so much of the older one's score, is about the same matter."""
+    """Return whether a message, with so much of the older one's score, is about the same matter."""
     if share < _LEAST_SCORE_OF_CHANGE or not newer.of_question or older.words == newer.words:
         return False
     if share >= _LEAST_SCORE and older.of_question <= newer.of_question:

@@ -53,7 +53,7 @@ class Show(Protocol):
 
 
 class _Front(NamedTuple):
-    """What the last context of a session began with, and the tokens of what is around it."""
+    """The front of the last context of a session, and the tokens of what is around it."""
 
     texts: int
     tokens: int
@@ -93,7 +93,7 @@ class Planner:
 
     @property
     def has_fronts(self) -> bool:
-        """Whether the last load of some session showed more than its conversation."""
+        """Return whether the last load of some session showed more than its conversation."""
         return bool(self._fronts)
 
     def drop_front(self, key: SessionKey) -> bool:

@@ -43,7 +43,7 @@ _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sente
 
 
 class Question(msgspec.Struct, frozen=True, dict=True):
-    """What is asked.
+    """A question.
 
     Attributes:
         text: the question.
@@ -61,12 +61,12 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def language(self) -> str:
-        """Its language, as an ISO 639-1 code; empty if it shows none."""
+        """Return its language, as an ISO 639-1 code; empty if it shows none."""
         return language_of(self.text)
 
     @cached_property
     def matter(self) -> str:
-        """What of its asker it asks about; see `find_matter`."""
+        """Return what of its asker it asks about; see `find_matter`."""
         return find_matter(self.text)
 
     @cached_property
@@ -76,7 +76,7 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def asks(self) -> bool:
-        """Whether it asks, and is not only words to look for."""
+        """Return whether it asks, and is not only words to look for."""
         return asks(self.text)
 
     @cached_property
@@ -86,7 +86,7 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def parts_of_words(self) -> tuple[str, ...]:
-        """What texts have of its words, whatever their endings are: some, the longest first.
+        """Return what texts have of its words, whatever their endings are: some, the longest first.
 
         ASCII letters are small. Words with others are there as they are at the beginning of a
         sentence, too, and in capitals.
@@ -104,12 +104,12 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def is_long(self) -> bool:
-        """Whether finding its words would hold the event loop for too long."""
+        """Return whether finding its words would hold the event loop for too long."""
         return reading_size([self.text]) > _LONG
 
     @property
     def reads_texts(self) -> bool:
-        """Whether messages are read for it, which takes some milliseconds."""
+        """Return whether messages are read for it, which takes some milliseconds."""
         return bool(self.periods or self.matter)
 
     @cached_property
@@ -217,7 +217,7 @@ def _saying_stems() -> frozenset[str]:
 def weigh_words(
     question: Question, names: Collection[str], said: npt.NDArray[np.int32], share: float
 ) -> dict[str, float]:
-    """What each stem counts: 1 for the question's own, less for those near them.
+    """Return what each stem counts: 1 for the question's own, less for those near them.
 
     Args:
         question: the question.

@@ -1,4 +1,4 @@
-"""What a context repeats of stored text, between tags of its own.
+"""Stored text in contexts, between tags of its own.
 
 See `remora.messages.quoting` for what stored text cannot do in there. Whatever is changed here must
 hold against the forgeries of tests/forgeries.py.
@@ -54,7 +54,7 @@ def recalled_text(lines: Sequence[str]) -> str:
 
 
 def is_recalled(message: Mapping[str, Any]) -> bool:
-    """Whether a message of a context has recalled lines, and nothing else before them."""
+    """Return whether a message of a context has recalled lines, and nothing else before them."""
     content = message.get("content")
     return isinstance(content, str) and content.startswith(f"<{_RECALLED}>\n{_RECALLED_HEAD}\n")
 
@@ -101,7 +101,7 @@ _ADDED = re.compile(
 
 
 def said_in(text: str) -> str:
-    """What somebody said in a message of a context, without what remora put in or before it."""
+    """Return somebody's own text of a context's message, without what remora put around it."""
     start = 0
     while added := _ADDED.match(text, start):
         start = added.end()
@@ -109,7 +109,7 @@ def said_in(text: str) -> str:
 
 
 def is_quotation(summary: Summary) -> bool:
-    """Whether a summary repeats what users and tools wrote, or nobody knows who wrote it."""
+    """Return whether a summary repeats what users and tools wrote, or nobody knows who wrote it."""
     return summary.extracted or summary.model == RESTORED
 
 

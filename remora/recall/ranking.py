@@ -89,7 +89,7 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class ScoreList(msgspec.Struct, frozen=True):
-    """What one search found.
+    """The result of one search.
 
     Attributes:
         places: of the rows in their columns, each once; shape (n,).
@@ -101,7 +101,7 @@ class ScoreList(msgspec.Struct, frozen=True):
 
 
 class Matches(msgspec.Struct, frozen=True):
-    """What the searches of a question found.
+    """The results of the searches of a question.
 
     Attributes:
         lists: by name, ``turn``, ``window`` and ``vector``; those that did not search are left out.

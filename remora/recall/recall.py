@@ -51,7 +51,7 @@ _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 
 
 class Tails(Protocol):
-    """What users said that is not indexed yet; see `remora.services.unindexed.UnindexedRows`."""
+    """The port of messages that are not indexed yet; see `remora.services.unindexed`."""
 
     async def get(
         self, user: str, without: Collection[tuple[str, int]] = (), newest: int = 0
@@ -71,7 +71,7 @@ class Tails(Protocol):
         ...
 
     def note(self, user: str) -> str:
-        """What of the user's tail is not searched; empty if all is."""
+        """Return what of the user's tail is not searched; empty if all is."""
         ...
 
     def note_change(self, user: str, *, gone: bool) -> None:
@@ -208,7 +208,7 @@ class Recall:
         limit: int | None = None,
         by: RowOrder = "created",
     ) -> list[Memory]:
-        """What long-term memory holds of a user in `scope`: all, or the first `limit`.
+        """Return what long-term memory holds of a user in `scope`: all, or the first `limit`.
 
         What was deleted is left out before it is removed, and what is written again is there.
 
@@ -268,7 +268,7 @@ class Recall:
     async def _tail(
         self, user: str, without: Collection[tuple[str, int]] = (), newest: int = 0
     ) -> Tail:
-        """What long-term memory lacks of a user, and has no longer.
+        """Return what long-term memory lacks of a user, and has no longer.
 
         It is read before long-term memory: a row that is indexed in between is then in both, and
         not in neither.
@@ -327,7 +327,7 @@ class Recall:
         return _join(rows, vectors, tail, range(len(tail.rows)))
 
     def note(self, user: str) -> str:
-        """What the last recall of a user could not search, for people; empty if nothing."""
+        """Return what the last recall of a user could not search, for people; empty if nothing."""
         return "" if self._unindexed is None else self._unindexed.note(user)
 
     def note_change(self, user: str, *, gone: bool) -> None:
@@ -344,11 +344,11 @@ class Recall:
             self._unindexed.note_change(user, gone=gone)
 
     def statistics(self) -> ResultStatistics:
-        """What the held results saved; zeros where none are held."""
+        """Return what the held results saved; zeros where none are held."""
         return self._users.result_statistics()
 
     def index_statistics(self) -> UserIndexStatistics:
-        """What the rows in memory saved; zeros where none are held."""
+        """Return what the rows in memory saved; zeros where none are held."""
         return self._users.statistics()
 
     def seconds(self) -> Histogram:
@@ -356,18 +356,18 @@ class Recall:
         return self.meter.figures()
 
     def rerank_statistics(self) -> RerankStatistics:
-        """What the reranker did; zeros without one."""
+        """Return what the reranker did; zeros without one."""
         return RerankStatistics() if self._reranking is None else self._reranking.statistics()
 
     @property
     def reranker_fails(self) -> bool:
-        """Whether a reranker failed, or was late, several times in a row."""
+        """Return whether a reranker failed, or was late, several times in a row."""
         return self._reranking is not None and self._reranking.failing
 
     async def _find(
         self, tail: Tail, user: str, asked: Question, scope: Scope, shown: Collection[str]
     ) -> tuple[FoundMemories, UserEntry, str]:
-        """What a search found and the reranker judged, in which entry, and why it is not judged."""
+        """Return the judged result of a search, its entry, and why it is not judged."""
         self._admit(user)  # an erasure may have begun
         search = partial(self._search, user=user, asked=asked, scope=scope, shown=shown)
         reranking = self._reranking

@@ -1,4 +1,4 @@
-"""What a context says already, so that it does not say it again.
+"""Texts that a context has already, so that it does not repeat them.
 
 Texts are compared without case, blanks and the marks at their ends, and found within longer ones. A
 user's message that is in the conversation is not recalled, nor is what the summary, the user
@@ -39,7 +39,7 @@ class SaidTexts:
         self._texts.extend([text.casefold() for text in texts])
 
     def has(self, text: str) -> bool:
-        """Whether one of the texts is this one, or contains it as whole words."""
+        """Return whether one of the texts is this one, or contains it as whole words."""
         return self.has_words(same_words(text))
 
     def has_words(self, words: str) -> bool:
@@ -59,7 +59,7 @@ class SaidTexts:
 
 
 def same_words(text: str) -> str:
-    """What is equal for texts of the same words; a long text as it is."""
+    """Return what is equal for texts of the same words; a long text as it is."""
     return text if len(text) > _LONG else " ".join(text.split()).casefold().strip(_ENDS)
 
 

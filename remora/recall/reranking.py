@@ -54,7 +54,7 @@ _PART = "reranker"  # of `Memory.parts`
 
 
 class RerankStatistics(msgspec.Struct, frozen=True):
-    """What a reranker did.
+    """Counts of a reranker's calls.
 
     Attributes:
         calls: recalls for which it was asked.
@@ -70,7 +70,7 @@ class RerankStatistics(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What a reranker said.
+    """The judgement of a reranker.
 
     Attributes:
         scores: by a memory's id; empty if it failed, or was not asked.
@@ -82,7 +82,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Watched:
-    """What `Reranking.watch` learned.
+    """The result of `Reranking.watch`.
 
     Attributes:
         void: memories were removed.
@@ -189,7 +189,7 @@ class Reranking:
 
     @property
     def failing(self) -> bool:
-        """Whether it is not asked for now, because it failed several times in a row."""
+        """Return whether it is not asked for now, because it failed several times in a row."""
         return self._breaker.failing
 
     def _clear_kept(self) -> None:
@@ -337,7 +337,7 @@ def _scale(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _text(memory: Memory) -> str:
-    """What a reranker reads of a memory."""
+    """Return what a reranker reads of a memory."""
     when = f"({memory.created_at.day} {memory.created_at:%B %Y})"
     said = f"{memory.speaker or memory.role}: " if memory.type == "message" else ""
     return f"{when} {said}{memory.text[:_MAX_CHARACTERS]}"[:_MAX_CHARACTERS]

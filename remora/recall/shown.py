@@ -64,5 +64,5 @@ def shown_digests(messages: Iterable[ChatDict]) -> list[bytes]:
 
 
 def text_digest(text: str) -> bytes:
-    """What stands for the text of a message."""
+    """Return what stands for the text of a message."""
     return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

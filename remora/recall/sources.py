@@ -1,4 +1,4 @@
-"""What each tier of memory gave to a context."""
+"""The share of each tier of memory in a context."""
 
 from __future__ import annotations
 

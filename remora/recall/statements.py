@@ -24,7 +24,9 @@ _OLDEST = 0.8  # what the oldest statement counts: the newest is true
 def find_statements(
     matter: str, rows: Sequence[MemoryRow], eligible: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64] | None:
-    """What each row counts as a statement of a matter, 0.8 to 1, newer ones more; shape (rows,).
+    """Return what each row counts as a statement of a matter, 0.8 to 1, newer ones more.
+
+    Shape (rows,).
 
     None if there is none. Only what users themselves said counts.
 

@@ -1,4 +1,4 @@
-"""What a user said that is not indexed yet, searched together with what is.
+"""Recall of messages that are not indexed yet, together with those that are.
 
 `UserIndex` has the rows of long-term memory. A `Tail` has the rows that it lacks: made of messages
 and memories that are acknowledged, and whose index job has not run. Both are searched as if they
@@ -192,7 +192,7 @@ def add_tail(
     without: Collection[str] = (),
     lists_of_words: Sequence[str] = _TEXTS,
 ) -> list[Candidate]:
-    """What a store found, and what matches in the tail, with scores on the store's scale.
+    """Return what a store found, and what matches in the tail, with scores on the store's scale.
 
     Args:
         candidates: what the store's searches found.

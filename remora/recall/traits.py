@@ -1,4 +1,4 @@
-"""What a ranking needs to know of messages: questions, speakers, neighbours."""
+"""The traits of messages that a ranking needs: questions, speakers, neighbours."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[MemoryRow], float]]] = {
 
 
 class TextFindings:
-    """What the texts of a user's rows show, once it was asked; by hashes: it holds no text."""
+    """Findings in the texts of a user's rows, by hashes: it holds no text."""
 
     def __init__(self) -> None:
         self._languages: dict[int, str] = {}
@@ -187,7 +187,7 @@ class NameColumn:
 
 
 class Traits:
-    """What the ranking needs to know of rows, in columns.
+    """The traits of rows that the ranking needs, in columns.
 
     Args:
         rows: in `rank_order`, each once.
@@ -276,7 +276,7 @@ class Traits:
 
     @cached_property
     def of_people(self) -> bool:
-        """Whether people speak with each other, and not a user with an assistant.
+        """Return whether people speak with each other, and not a user with an assistant.
 
         They have names, and so has each of those who write in the assistant's role.
         """
@@ -284,7 +284,7 @@ class Traits:
 
     @cached_property
     def mixed(self) -> bool:
-        """Whether some rows are messages, and others were recorded."""
+        """Return whether some rows are messages, and others were recorded."""
         return bool(self.said.any() and not self.said.all())
 
     @cached_property
@@ -347,7 +347,7 @@ def question_share(text: str) -> float:
 
 
 def asks(text: str) -> bool:
-    """Whether a message ends in a question; a smiley or words in brackets may follow."""
+    """Return whether a message ends in a question; a smiley or words in brackets may follow."""
     return _ASKS.search(text[-_END_CHARS:]) is not None
 
 

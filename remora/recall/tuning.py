@@ -93,7 +93,7 @@ class Gain(msgspec.Struct, frozen=True):
 
 
 class TuningReport(msgspec.Struct, frozen=True):
-    """What a fit gave.
+    """The result of a fit.
 
     Attributes:
         questions: how many there were.

@@ -66,7 +66,7 @@ _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of 
 
 
 def is_large_search(rows: int, question: Question) -> bool:
-    """Whether searching so many rows would hold the event loop for too long.
+    """Return whether searching so many rows would hold the event loop for too long.
 
     If the question names days, they are looked for in the texts of messages: 1.6 ms a long one;
     and so are statements of what it asks of its asker.
@@ -196,7 +196,7 @@ class UserIndex:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether rows are searched by meaning."""
+        """Return whether rows are searched by meaning."""
         return self._vectors is not None
 
     @property
@@ -299,7 +299,7 @@ def find_matches(
     eligible: npt.NDArray[np.bool_],
     config: RecallConfig,
 ) -> Matches:
-    """What the searches find in a user's rows.
+    """Return what the searches find in a user's rows.
 
     Args:
         searched: the rows.

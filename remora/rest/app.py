@@ -77,10 +77,10 @@ class RestOptions(NamedTuple):
 
 
 class ServedMemory(Served, Protocol):
-    """What is served, and how it is."""
+    """A served memory, and how it is served."""
 
     def health(self) -> Health:
-        """Whether it works."""
+        """Return whether it works."""
         ...
 
 
@@ -461,7 +461,7 @@ async def _encode(answer: Any) -> bytes:
 
 
 def _has_bytes(answer: shapes.ContextShown | shapes.TurnShown) -> bool:
-    """Whether a context may have attachments."""
+    """Return whether a context may have attachments."""
     context = answer.context if isinstance(answer, shapes.TurnShown) else answer
     return context is not None and any(
         isinstance(one.get("content"), list) for one in context.messages
@@ -469,7 +469,10 @@ def _has_bytes(answer: shapes.ContextShown | shapes.TurnShown) -> bool:
 
 
 def _is_long(answer: Any) -> bool:
-    """Whether it may have more than `_LARGE` bytes; only lists of messages and memories may."""
+    """Return whether it may have more than `_LARGE` bytes.
+
+    Only lists of messages and memories may.
+    """
     match answer:
         case (
             shapes.MessagePage(messages=found)

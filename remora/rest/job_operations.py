@@ -106,7 +106,7 @@ async def drop_dead_letters(asked: Asked) -> Changed:
 
 
 async def list_erasures(asked: Asked) -> UnfinishedErasures:
-    """What of a user is not erased yet."""
+    """Return what of a user is not erased yet."""
     found = asked.runtime.erasures(asked.user.id)
     return UnfinishedErasures(
         [

@@ -46,7 +46,7 @@ class StoredKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a person calls the key: the first digits of its digest."""
+        """Return what a person calls the key: the first digits of its digest."""
         return self.digest[:_SHOWN]
 
 
@@ -85,7 +85,7 @@ def read_keys(file: Path) -> list[StoredKey]:
 
 
 def is_open(mode: int, owner: int, account: int) -> bool:
-    """Whether accounts that have no business with a file of keys may read or change it.
+    """Return whether accounts that have no business with a file of keys may read or change it.
 
     One of root's may be readable for its group: root says who is in it, and a server under another
     account has no other way to it. Kubernetes mounts the files of a Secret so.

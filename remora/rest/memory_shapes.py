@@ -1,4 +1,4 @@
-"""What requests for memories, keyed state and shared scopes hold, and their answers."""
+"""Bodies of requests for memories, keyed state and shared scopes, and of their answers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class MemoryPageAsked(Request, frozen=True):
 
 
 class MemoryNamed(Request, frozen=True):
-    """What a memory was named when it was stored, and by which agent."""
+    """The key of a memory, and its agent."""
 
     key: str
     agent: str | None = None
@@ -145,7 +145,7 @@ class Recording(Request, frozen=True):
 
 
 class MemoryChange(Request, frozen=True):
-    """What to change of a memory; what is not given stays."""
+    """The changes of a memory; what is not given stays."""
 
     content: Text | None = None
     importance: float | None = None
@@ -200,7 +200,7 @@ class Learned(msgspec.Struct, frozen=True):
 
 
 class WorkingSearch(Request, frozen=True):
-    """What to look for in working memory; `session`: only what is of this one, or of none."""
+    """A search in working memory; `session`: only what is of this one, or of none."""
 
     query: Text
     limit: Limit = 5
@@ -208,7 +208,7 @@ class WorkingSearch(Request, frozen=True):
 
 
 class WorkingFound(msgspec.Struct, frozen=True):
-    """What was found, the best first; `tokens` is 0."""
+    """The found items, best first; `tokens` is 0."""
 
     items: list[WorkingShown]
 
@@ -257,7 +257,7 @@ class ValueVersion(Request, frozen=True):
 
 
 class StateRemoved(msgspec.Struct, frozen=True):
-    """Whether there was a value."""
+    """The result of a removal: there was a value, or not."""
 
     deleted: bool
 

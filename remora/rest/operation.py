@@ -91,7 +91,7 @@ class Asked(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What the ids of the tenant's users begin with in the memory."""
+        """Return what the ids of the tenant's users begin with in the memory."""
         return self._own("")
 
     def _own(self, user: str) -> str:
@@ -127,6 +127,6 @@ class Operation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its id in the description."""
+        """Return its id in the description."""
         run: Any = self.run
         return str(run.__name__)

@@ -1,4 +1,4 @@
-"""What a request that fails is answered with: a problem document (RFC 9457)."""
+"""Answers to requests that fail: problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -146,18 +146,18 @@ def describe(error: Exception) -> Refusal:
 
 
 def explain(kind: type[Exception] | None) -> str:
-    """What a class of `remora.errors` means, as clients may read it."""
+    """Return what a class of `remora.errors` means, as clients may read it."""
     meaning = (inspect.getdoc(kind) or "").partition("\n\n")[0] if kind is not None else ""
     return " ".join(meaning.split()) or "the memory failed; its log says why"
 
 
 def _is_hidden(error: errors.RemoraError, status: int) -> bool:
-    """Whether clients are not told: the text of a failure names files, may quote a log or model."""
+    """Return whether clients are not told: a text may name files, or quote a log or model."""
     return status >= _FAILED and not isinstance(error, errors.ConfigError)
 
 
 def _attributes(error: errors.RemoraError) -> dict[str, Any]:
-    """What a client may know: plain data, and nothing of the server's own files and processes."""
+    """Return plain data that a client may know: nothing of the server's files and processes."""
     shown = {}
     for name, value in vars(error).items():
         if name.startswith("_") or name in _OWN:

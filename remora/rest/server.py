@@ -42,7 +42,7 @@ class RestServer(uvicorn.Server):
 
 
 class _State(ServerState):
-    """What the connections of a server share: which of them wait for a request, oldest first."""
+    """The connections of a server that wait for a request, oldest first."""
 
     def __init__(self, options: RestOptions) -> None:
         super().__init__()

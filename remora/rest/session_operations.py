@@ -75,7 +75,7 @@ async def list_messages(asked: Asked) -> shapes.MessagePage:
 
 
 async def load_context(asked: Asked) -> shapes.ContextShown:
-    """What a model should see."""
+    """Return what a model should see."""
     given = asked.given
     context = await asked.session.load(
         given.query,
@@ -122,7 +122,7 @@ async def clear_session(asked: Asked) -> shapes.Cleared:
 
 
 async def flush_session(asked: Asked) -> shapes.Cleared:
-    """What long-term memory does not have yet begins to be indexed."""
+    """Return what long-term memory does not have yet begins to be indexed."""
     return shapes.Cleared(await asked.session.flush())
 
 
@@ -183,7 +183,7 @@ async def forget_session(asked: Asked) -> shapes.Erased:
 
 
 def erased(receipt: ErasureReceipt) -> shapes.Erased:
-    """What was erased."""
+    """Return what was erased."""
     return shapes.Erased(*msgspec.structs.astuple(receipt))
 
 
@@ -202,7 +202,7 @@ def _receipt_of(messages: list[Message]) -> Receipt:
 
 
 def _is_answered(turn: Turn) -> bool:
-    """Whether the newest reply ends the turn: an assistant that calls no tool, and is complete."""
+    """Return whether the newest reply ends the turn: it is complete, and calls no tool."""
     if not turn.replies:
         return False
     last = turn.replies[-1]
@@ -210,7 +210,10 @@ def _is_answered(turn: Turn) -> bool:
 
 
 def _hide_failures(sources: Sources, failures: FailureLog) -> Sources:
-    """What each tier gave; texts of exceptions, which name files and quote models, are logged."""
+    """Return what each tier gave.
+
+    Texts of exceptions, which name files and quote models, are logged.
+    """
     failed = False
     for name, one in sources.items():
         if one.status == "ok":

@@ -1,4 +1,4 @@
-"""What requests for sessions and turns hold, and their answers.
+"""Bodies of requests for sessions and turns, and of their answers.
 
 msgspec checks them, and writes their schema for OpenAPI. `remora.rest.memory_shapes` has those of
 memories and keyed state.
@@ -111,7 +111,7 @@ class MessagePage(msgspec.Struct, frozen=True):
 
 
 class ContextAsked(Request, frozen=True):
-    """What to recall memories for, the budget in tokens, and as of which message.
+    """The question to recall memories for, the budget in tokens, and the message as of which it is.
 
     `override`: a conversation to show instead of the session's own. `messages`: what memory blocks
     are asked about instead.
@@ -125,7 +125,7 @@ class ContextAsked(Request, frozen=True):
 
 
 class WorkingShown(msgspec.Struct, frozen=True):
-    """What was found in working memory; `created_at_us` in microseconds since the epoch."""
+    """An item of working memory; `created_at_us` in microseconds since the epoch."""
 
     id: str
     text: str
@@ -137,7 +137,7 @@ class WorkingShown(msgspec.Struct, frozen=True):
 
 
 class ContextShown(msgspec.Struct, frozen=True):
-    """What a model should see.
+    """A context for a model.
 
     `messages` are ready to send and have `tokens` tokens; `entries` says which stored message each
     of them is, null for what was written for the context. `pending` messages wait for their
@@ -174,7 +174,7 @@ class TurnAsked(Request, frozen=True):
 
 
 class Reply(Request, frozen=True):
-    """What the assistant says, calls or is told by tools in answer to `message`.
+    """The messages of the assistant and of tools in answer to `message`.
 
     `stored` is how many replies of this turn the sender knows of: a reply that is sent again is
     not stored twice.
@@ -293,7 +293,7 @@ class Buffered(msgspec.Struct, frozen=True):
 
 
 class ContentsAsked(Request, frozen=True):
-    """What the summaries begin with; null for their own words."""
+    """The text before the summaries; null for their own words."""
 
     summary_prefix: str | None = None
 
@@ -306,7 +306,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class BufferSearch(Request, frozen=True):
-    """What to look for in the buffer; `semantic`: by meaning, null for as it is configured."""
+    """A search in the buffer; `semantic`: by meaning, null for as it is configured."""
 
     query: Text
     limit: Limit = 5
@@ -321,7 +321,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """What a search found, the best first."""
+    """The results of a search, best first."""
 
     hits: list[Hit]
 

@@ -53,7 +53,7 @@ async def remember_shared(asked: Asked) -> memory_shapes.Remembered:
 
 @_in_own_words
 async def recall_shared(asked: Asked) -> memory_shapes.Recalled:
-    """What members recorded and matches a question."""
+    """Return what members recorded and matches a question."""
     given = asked.given
     found = await asked.member.recall(
         given.query, limit=given.limit, types=given.types, by=given.by
@@ -63,7 +63,7 @@ async def recall_shared(asked: Asked) -> memory_shapes.Recalled:
 
 @_in_own_words
 async def list_shared(asked: Asked) -> memory_shapes.Recalled:
-    """What members recorded."""
+    """Return what members recorded."""
     given = asked.given
     found = await asked.member.memories(split_types(given.types), limit=given.limit)
     return memory_shapes.Recalled(found)

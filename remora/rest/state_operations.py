@@ -13,7 +13,7 @@ __all__ = ["SESSION_STATE", "STATE_OPERATIONS", "USER_STATE", "StateOperations"]
 
 
 class StateOperations(NamedTuple):
-    """What can be asked of keyed state."""
+    """The operations on keyed state."""
 
     list_values: Callable[[Asked], Awaitable[shapes.StateShown]]
     read_values: Callable[[Asked], Awaitable[shapes.StateShown]]

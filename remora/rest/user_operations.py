@@ -29,7 +29,7 @@ async def count_user(asked: Asked) -> UserStatistics:
 
 
 async def recall(asked: Asked) -> memory_shapes.Recalled:
-    """What was said or remembered and matches a question."""
+    """Return what was said or remembered and matches a question."""
     given = asked.given
     found = await asked.user.recall(
         given.query,
@@ -43,7 +43,7 @@ async def recall(asked: Asked) -> memory_shapes.Recalled:
 
 
 async def list_memories(asked: Asked) -> memory_shapes.Recalled:
-    """What long-term memory holds of a user."""
+    """Return what long-term memory holds of a user."""
     given = asked.given
     types = split_types(given.types) or (None if given.messages else _NOT_MESSAGES)
     found = await asked.user.memories(
@@ -53,7 +53,7 @@ async def list_memories(asked: Asked) -> memory_shapes.Recalled:
 
 
 async def list_remembered(asked: Asked) -> memory_shapes.Recalled:
-    """What was recorded, page by page."""
+    """Return what was recorded, page by page."""
     given = asked.given
     found = await asked.user.remembered(
         where=given.where,
@@ -94,7 +94,7 @@ async def remember(asked: Asked) -> memory_shapes.Remembered:
 
 
 async def record(asked: Asked) -> memory_shapes.Remembered:
-    """What was said in a conversation that is kept elsewhere."""
+    """Return what was said in a conversation that is kept elsewhere."""
     given = asked.given
     ids = await asked.user.record(given.messages, session=given.session, agent=given.agent)
     return memory_shapes.Remembered(ids)
@@ -144,7 +144,7 @@ async def learn(asked: Asked) -> memory_shapes.Learned:
 
 
 async def search_working(asked: Asked) -> memory_shapes.WorkingFound:
-    """What is nearest in meaning, in working memory."""
+    """Return what is nearest in meaning, in working memory."""
     given = asked.given
     found = await asked.user.search_working(given.query, given.limit, given.session)
     return memory_shapes.WorkingFound(

@@ -142,7 +142,7 @@ class Activation:
 
     @property
     def has_failures(self) -> bool:
-        """Whether an actor rests, or is lost and to be read again."""
+        """Return whether an actor rests, or is lost and to be read again."""
         return bool(self._quarantined or self._lost)
 
     def end_quarantines(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What an actor is to the kernel: a behavior over plain state, and the decision on a message.
+"""The kernel's view of an actor: a behavior over plain state, and the decision on a message.
 
 To handle a message is a plain function call: nothing interleaves with it, it cannot wait for
 itself, and a replay needs no event loop. `Behavior.handle` only reads the state. What it wants it
@@ -21,7 +21,7 @@ State = TypeVar("State")
 
 
 class Decision(msgspec.Struct, eq=False):
-    """What an actor decided on a message.
+    """The decision of an actor on a message.
 
     Attributes:
         reply: the answer; sent when everything that it depends on is durable.
@@ -60,7 +60,7 @@ class NeedsLookup:
 
 
 class Image(Protocol):
-    """What the log holds of an actor."""
+    """The stored image of an actor."""
 
     @property
     def jobs(self) -> Sequence[Job]:
@@ -69,7 +69,7 @@ class Image(Protocol):
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes milliseconds to make a state of it: that is done in a thread."""
+        """Return whether it takes milliseconds to make a state of it: that is done in a thread."""
         ...
 
 

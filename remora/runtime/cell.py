@@ -65,7 +65,7 @@ class CellStatus(enum.Enum):
 
 
 class CellHost(msgspec.Struct, frozen=True):
-    """What cells call.
+    """The port that cells call.
 
     Attributes:
         log: takes their writes.

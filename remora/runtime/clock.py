@@ -11,7 +11,7 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the runtime knows of time."""
+    """The port of time."""
 
     def time(self) -> float:
         """Wall time, in seconds since the epoch."""

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def is_open(tasks: anyio.abc.TaskGroup | None) -> TypeGuard[anyio.abc.TaskGroup]:
-    """Whether a task may be started in the group; ask wherever a caller starts one.
+    """Return whether a task may be started in the group; ask wherever a caller starts one.
 
     anyio 4.16 tells asyncio's tasks of a cancellation until all of them have heard of it, or are
     shielded. One that is started later is never told: at its first checkpoint it loops without

@@ -61,7 +61,7 @@ class Dispatcher:
     # -- taking messages --------------------------------------------------------------------------
 
     def may_run_inline(self, cell: Cell, size: int, now: float) -> bool:
-        """Whether a request can be handled at once, on its sender's stack."""
+        """Return whether a request can be handled at once, on its sender's stack."""
         if cell.mailbox or cell.parked or cell.status is not CellStatus.VALID:
             return False
         # A read of durable state adds nothing to what waits, so it may always.

@@ -29,7 +29,7 @@ _CONTENDED_S = 1.0  # an owner counts as not alone for so long after another's r
 
 
 class Quota:
-    """What one owner has in progress. Get one from `QuotaPool.quota`.
+    """The work of one owner in progress. Get one from `QuotaPool.quota`.
 
     Attributes:
         bytes: of requests that wait in a mailbox or for the log.
@@ -50,7 +50,7 @@ class Quota:
         self.changed: set[Hashable] | None = None
 
     def allows(self, size: int) -> bool:
-        """Whether a request of so many bytes may wait; always if nothing else waits."""
+        """Return whether a request of so many bytes may wait; always if nothing else waits."""
         pool = self._pool
         room = pool.max_bytes - pool.bytes
         if size + OVERHEAD_BYTES > room:
@@ -141,7 +141,7 @@ class QuotaPool:
             self._last_requester = quota
 
     def may_write(self, quota: Quota, now: float) -> bool:
-        """Whether the owner may send more to the log."""
+        """Return whether the owner may send more to the log."""
         return quota.units < self._max_units or (
             quota.units < self._max_units_alone and now >= self._contended_until
         )

@@ -44,7 +44,7 @@ async def call_guarded(
 
 
 def is_requested(error: BaseException) -> bool:
-    """Whether what came out of plugged-in code is a cancellation, or a signal's request to end.
+    """Return whether an exception of plugged-in code is a cancellation, or a signal's request.
 
     Ctrl-C, and a handler that calls `sys.exit`, raise in whatever code runs at that moment.
     """

@@ -96,5 +96,5 @@ class HistogramMeter:
             self.on_add(value)
 
     def figures(self) -> Histogram:
-        """What was counted; any thread may ask."""
+        """Return what was counted; any thread may ask."""
         return Histogram(self._bounds, tuple(self._counts), self._sum)

@@ -87,7 +87,7 @@ class JobDone(msgspec.Struct, frozen=True):
 
 
 class JobAttempt(msgspec.Struct, frozen=True):
-    """What a handler gets.
+    """An attempt at a job, as its handler gets it.
 
     Attributes:
         job: the job.
@@ -194,7 +194,7 @@ class DeadJobs:
                 keys.pop(id_, None)
 
     def drop_matching(self, matches: Callable[[Hashable], bool]) -> None:
-        """Those of the actors that match are not any more."""
+        """Forget the dead letters of matching actors."""
         for keys in self._keys.values():
             for id_ in [id_ for id_, key in keys.items() if matches(key)]:
                 del keys[id_]
@@ -399,7 +399,7 @@ class JobQueue:
         return job
 
     def _take_small(self, first: Job) -> Iterator[Job]:
-        """Those that run together with it, of each owner in turn."""
+        """Return those that run together with it, of each owner in turn."""
         assert self.together is not None
         size, room = self.together.size, self.together.most
         if first.id in self._alone:

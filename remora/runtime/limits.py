@@ -1,4 +1,4 @@
-"""What the registry allows (G10, G11), and what it counts."""
+"""The limits of the registry (G10, G11), and its counts."""
 
 from __future__ import annotations
 

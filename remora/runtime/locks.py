@@ -32,7 +32,7 @@ class KeyedLocks:
                 self._locks[key] = (lock, users - 1)
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether somebody holds the key's lock, or waits for it."""
+        """Return whether somebody holds the key's lock, or waits for it."""
         return key in self._locks
 
     def __len__(self) -> int:

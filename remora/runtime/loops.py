@@ -28,7 +28,10 @@ class HomeLoop:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the loop is closed, so that no task can begin; trio's token does not tell."""
+        """Return whether the loop is closed, so that no task can begin.
+
+        Trio's token does not tell.
+        """
         return bool(getattr(self.loop, "is_closed", bool)())
 
     def check(self) -> None:
@@ -78,7 +81,7 @@ class LoopWatch:
 
 
 def _finder() -> Any:
-    """What tells the running loop: anyio's own token is another object at each call."""
+    """Return what tells the running loop: anyio's own token is another object at each call."""
     asyncio = sys.modules.get("asyncio")  # a program under trio does without it
     trio = sys.modules.get("trio")
     try:

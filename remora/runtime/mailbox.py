@@ -45,7 +45,7 @@ class Envelope(msgspec.Struct, eq=False):
 
     @property
     def holds_up(self) -> bool:
-        """Whether later messages must wait for it: it is not ready, and its sender has not left."""
+        """Return whether later messages must wait for it."""
         return not self.ready and not self.promise.abandoned
 
 

@@ -28,7 +28,7 @@ _LEAST_S = 0.1  # between two checks: an actor that is not idle yet is looked at
 
 
 class Passivation:
-    """What live actors occupy, and their removal from memory.
+    """The memory that live actors occupy, and their removal from it.
 
     Args:
         clock: for idle time.
@@ -103,14 +103,14 @@ class Passivation:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more actor may be activated."""
+        """Return whether one more actor may be activated."""
         return self.live == 0 or (
             self.live < self._limits.max_live and self.bytes < self._limits.max_bytes
         )
 
     @property
     def over_bounds(self) -> bool:
-        """Whether live actors exceed a bound."""
+        """Return whether live actors exceed a bound."""
         return self.live > self._limits.max_live or self.bytes > self._limits.max_bytes
 
     async def wait_for_room(self) -> None:

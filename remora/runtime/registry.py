@@ -332,7 +332,7 @@ class ActorRegistry:
             cell.expire(float("inf"), "the runtime closed")
 
     def is_live(self, key: Hashable) -> bool:
-        """Whether the actor is in memory."""
+        """Return whether the actor is in memory."""
         return key in self._cells
 
     def quota(self, key: Hashable) -> Quota:

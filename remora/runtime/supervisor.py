@@ -224,7 +224,7 @@ class Supervisor:
 
     @staticmethod
     def in_a_job() -> bool:
-        """Whether the caller is one of the supervisor's own jobs."""
+        """Return whether the caller is one of the supervisor's own jobs."""
         return _working_for.get() is not None
 
     @property
@@ -233,7 +233,7 @@ class Supervisor:
         return tuple(self._scopes)
 
     def has_jobs(self, key: Hashable) -> bool:
-        """Whether the actor has a job queued, delayed or running."""
+        """Return whether the actor has a job queued, delayed or running."""
         return key in self._job_counts
 
     async def drain(self, key: Hashable) -> None:

@@ -103,7 +103,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def is_loading() -> bool:
-    """Whether a `load_module` of another thread has not ended."""
+    """Return whether a `load_module` of another thread has not ended."""
     return bool(_loading)
 
 

@@ -232,7 +232,7 @@ class CallingThread:
 def call_function(
     function: Callable[[], Result],
 ) -> tuple[Result | None, BaseException | None]:
-    """What it returns, or raises."""
+    """Return what it returns, or raises."""
     try:
         return function(), None
     except BaseException as e:

@@ -1,1 +1,1 @@
-"""What handles stand on."""
+"""The services that handles use."""

@@ -1,4 +1,4 @@
-"""What the journal holds of sessions and users: their past, their figures, copies of them."""
+"""Reads of the journal: the past of sessions and users, their figures, copies of them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class UserStatistics(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What a session has behind a number.
+    """The messages of a session behind a number.
 
     Attributes:
         messages: oldest first.
@@ -138,7 +138,7 @@ def restore_messages(instance: str, sid: int, entries: Sequence[Entry]) -> list[
 
 
 def are_long(entries: Sequence[Entry]) -> bool:
-    """Whether decoding the entries would hold the event loop for some milliseconds."""
+    """Return whether decoding the entries would hold the event loop for some milliseconds."""
     if len(entries) >= _IN_THREAD:
         return True
     return sum(len(entry.chat) for entry in entries) > _BYTES_IN_THREAD
@@ -236,7 +236,7 @@ class LocalArchive:
                     await changed.wait()
 
     async def _is(self, key: SessionKey, sid: int) -> bool:
-        """Whether this is the session of the id: it may have been erased, and begun again."""
+        """Return whether this is the session of the id, and not one that began again."""
         try:
             view: SessionView = await self._actors.ask(key, Inspect())
         except ErasureInProgress:

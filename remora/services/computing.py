@@ -145,7 +145,7 @@ class ComputingProcess:
     # -- under the lock ----------------------------------------------------------------------------
 
     def _answers(self) -> bool:
-        """Whether the process is there, and has loaded what it needs."""
+        """Return whether the process is there, and has loaded what it needs."""
         if self._socket is None or self._ready:
             return self._ready
         said = select.poll()
@@ -162,7 +162,7 @@ class ComputingProcess:
     def _ask(
         self, function: Callable[..., Result], arguments: tuple[Any, ...]
     ) -> list[Result] | None:
-        """Its answer; None if there is none."""
+        """Return its answer; None if there is none."""
         assert self._socket is not None
         try:
             asked = _pickled((function, arguments))

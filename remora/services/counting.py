@@ -71,7 +71,7 @@ class CountingThread:
         """Messages are handled in it, and never in the context of another sender."""
 
     def is_wanted(self, characters: int) -> bool:
-        """Whether messages of so many characters should be left `UNCOUNTED`, for `add`."""
+        """Return whether messages of so many characters should be left `UNCOUNTED`, for `add`."""
         return (
             self.in_progress >= (_FEW if characters <= _SHORT else _FEW_LONG)
             and len(self._waiting) < _MOST_WAITING

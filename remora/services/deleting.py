@@ -53,7 +53,7 @@ _REMOVING = (UnflushSpec, DiscardSpec, RecordSpec)
 
 
 class DeletionRequest(msgspec.Struct, frozen=True):
-    """What is to be deleted.
+    """The request of a deletion.
 
     Attributes:
         user: whose it is.
@@ -73,7 +73,7 @@ class DeletionRequest(msgspec.Struct, frozen=True):
 
 
 class DeletionReceipt(msgspec.Struct, frozen=True):
-    """What was deleted.
+    """The receipt of a deletion.
 
     Attributes:
         deleted: how many messages and memories.

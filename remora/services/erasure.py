@@ -66,7 +66,7 @@ _logger = get_logger(__name__)
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True):
-    """What was removed, and from where.
+    """The receipt of an erasure: what was removed, and from where.
 
     Attributes:
         journal: rows by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``,

@@ -99,7 +99,7 @@ class FileErasure:
 
     @property
     def fresh(self) -> bool:
-        """Whether it has not failed."""
+        """Return whether it has not failed."""
         return not self.progress.attempts
 
 
@@ -186,7 +186,7 @@ class FileEraser:
         return int(self._clock.time() * 1_000_000)
 
     def waiting(self) -> list[WaitingErasure]:
-        """Those that are not done, oldest first."""
+        """Return those that are not done, oldest first."""
         cases = sorted(self._waiting, key=lambda case: case.note.number)
         return list_waiting(
             [case.note for case in cases], {case.note.number: case.progress for case in cases}

@@ -85,7 +85,7 @@ class TableDirectory(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digests:
-        """What its users are found by."""
+        """Return what its users are found by."""
         return Digests(self.key)
 
     @property
@@ -202,7 +202,7 @@ async def _note_choice(
 
 
 async def expects_rows(journal: Journal) -> bool:
-    """Whether long-term memory holds rows, by the journal: messages, or recorded memories."""
+    """Return whether long-term memory holds rows, by the journal."""
     if any(indexed for _, indexed in await journal.indexed_through()):
         return True
     jobs = (*await journal.jobs(), *await journal.jobs(dead=True))

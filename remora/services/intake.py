@@ -65,7 +65,7 @@ _Counted: TypeAlias = tuple[Entry, ChatDict, int]
 
 
 class Intake(msgspec.Struct, frozen=True):
-    """What every message and memory passes through on its way in.
+    """The checks that every message and memory passes on its way in.
 
     Attributes:
         buffer: bounds the size of a message.
@@ -246,18 +246,18 @@ class Intake(msgspec.Struct, frozen=True):
 
 
 def attachment_limits(config: Config) -> AttachmentLimits:
-    """What is taken out of the messages of a memory."""
+    """Return what is taken out of the messages of a memory."""
     sizes = config.attachments
     return AttachmentLimits(sizes.min_kb * 1_024, int(sizes.max_mb * (1 << 20)))
 
 
 def _is_text(entry: Entry, chat: ChatDict) -> bool:
-    """Whether all that is counted is text, which the entry holds as it was given."""
+    """Return whether all that is counted is text, which the entry holds as it was given."""
     return counted_chat(chat, entry.meta) is chat and all(type(one) is str for one in chat.values())
 
 
 def are_large(texts: Sequence[str]) -> bool:
-    """Whether checking or counting these texts would hold the event loop for some milliseconds."""
+    """Return whether checking or counting these texts would hold the event loop."""
     return len(texts) > _MANY_TEXTS or sum(map(len, texts)) > INLINE_CHARACTERS
 
 
@@ -303,7 +303,7 @@ def as_messages(
 
 
 def _are_large(batch: Sequence[object]) -> bool:
-    """Whether encoding and counting a batch would hold the event loop for over a millisecond.
+    """Return whether encoding and counting a batch takes more than a millisecond.
 
     Raises:
         InvalidMessage: see `_measure_message`; not of a long batch, whose messages are checked when

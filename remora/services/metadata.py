@@ -132,13 +132,13 @@ class MetadataFilter(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
     def matches(self, metadata: str) -> bool:
-        """Whether metadata, as `check_metadata` gave it, meets them all."""
+        """Return whether metadata, as `check_metadata` gave it, meets them all."""
         if not self.conditions:
             return True
         return self.fits(msgspec.json.decode(metadata) if metadata else {})
 
     def fits(self, values: Mapping[str, Any]) -> bool:
-        """Whether these values meet all conditions."""
+        """Return whether these values meet all conditions."""
         return all(
             _OPERATORS[how](values.get(name, _ABSENT), wanted)
             for name, how, wanted in self.conditions

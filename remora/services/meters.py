@@ -1,4 +1,4 @@
-"""What is counted of the calls that applications wait for."""
+"""Counts of the calls that applications wait for."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VerbMeters:
                 counts[status] = counts.get(status, 0) + 1
 
     def figures(self, recall_s: Histogram) -> VerbStatistics:
-        """What was counted; any thread may ask."""
+        """Return what was counted; any thread may ask."""
         return VerbStatistics(
             self.append_s.figures(),
             self.load_s.figures(),

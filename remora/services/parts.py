@@ -1,4 +1,4 @@
-"""What handles stand on: a struct of parts, each behind a narrow port.
+"""The parts that handles use, each behind a narrow port.
 
 A handle sees no actor registry, journal or store. Where the actors live in another process, the
 same handles get other implementations of the same ports.
@@ -95,7 +95,7 @@ class Appends(Protocol):
 
 
 class Contexts(Protocol):
-    """What a model should see; see `remora.services.contexts.LocalContexts`."""
+    """The port of contexts; see `remora.services.contexts.LocalContexts`."""
 
     async def load(
         self,
@@ -154,7 +154,7 @@ class Turns(Protocol):
 
 
 class Archive(Protocol):
-    """What the journal holds; see `remora.services.archive.LocalArchive`."""
+    """The port of the journal's reads; see `remora.services.archive.LocalArchive`."""
 
     async def history(
         self,
@@ -265,7 +265,7 @@ class Transfers(Protocol):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What a handle uses of a runtime.
+    """The parts of a runtime that a handle uses.
 
     Attributes:
         instance: identifies the journal; ids of messages are made of it.
@@ -287,7 +287,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class TransferParts(msgspec.Struct, frozen=True):
-    """What exporting and importing use, in the process that has the journal.
+    """The parts that exporting and importing use, in the process that has the journal.
 
     Attributes:
         working_bytes: what a user's working memory may hold.
@@ -401,7 +401,7 @@ class PartsHolder(OfOneProcess):
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller is on the event loop of the open runtime."""
+        """Return whether the caller is on the event loop of the open runtime."""
         try:
             return self._find_loop() is self._loop
         except RuntimeError:  # no event loop runs in this thread

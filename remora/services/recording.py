@@ -174,7 +174,7 @@ def conversation_texts(
     messages: MessageLike | Iterable[MessageLike],
     buffer: BufferConfig,
 ) -> list[tuple[str, bytes]]:
-    """What the user and the assistant said in these messages, each with its digest.
+    """Return what the user and the assistant said in these messages, each with its digest.
 
     What remora added to a message of a context is left out: an agent may record a whole context
     again. Whether a text is a summary that remora wrote, its digest tells.

@@ -51,7 +51,7 @@ def check_key(key: object) -> str:
 
 
 def is_large(value: object) -> bool:
-    """Whether encoding a value would hold the event loop for a millisecond or more."""
+    """Return whether encoding a value would hold the event loop for a millisecond or more."""
     return measure([value], _INLINE) > _INLINE
 
 

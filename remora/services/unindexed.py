@@ -1,4 +1,4 @@
-"""What users said that is not indexed yet, as rows that recall searches: acknowledged is known.
+"""Rows of messages that are not indexed yet, which recall searches: acknowledged is known.
 
 An index job runs when a session is compacted, idle or flushed; recall must not wait for that. So it
 searches the user's tail as well: messages without an index job, messages and recorded memories
@@ -180,7 +180,7 @@ class UnindexedRows:
         return await run_in_thread(tail.with_more, rows)
 
     def _hold(self, user: str) -> _UserTail:
-        """What is held of the user: another one than before, if that was dropped."""
+        """Return what is held of the user: another one than before, if that was dropped."""
         held = self._users.get(user)
         if held is None:
             held = self._users[user] = _UserTail(self._quota(UserKey(user)))
@@ -189,7 +189,7 @@ class UnindexedRows:
         return held
 
     def note(self, user: str) -> str:
-        """What of the user's tail is not searched, for people; empty if all is."""
+        """Return what of the user's tail is not searched, for people; empty if all is."""
         held = self._users.get(user)
         return "" if held is None else held.note
 
@@ -537,7 +537,7 @@ def _nearest(built: Mapping[SessionKey | None, Tail], own: SessionKey | None) ->
 
 
 class _UserTail:
-    """What is held of one user.
+    """The held rows of one user.
 
     Attributes:
         quota: tells which of the user's actors changed.
@@ -578,7 +578,7 @@ class _UserTail:
         self._read_through: dict[SessionKey, int] = {}
 
     def is_outdated(self, has_jobs: Callable[[Hashable], bool], own: _Own | None) -> bool:
-        """Whether something that the load does not show may have changed since it was read."""
+        """Return whether something outside of the load may have changed since it was read."""
         if self._unread or self.suspect:
             return True
         if self.quota.changed and not (
@@ -591,7 +591,7 @@ class _UserTail:
         return any(not has_jobs(key) for key in self._pending)
 
     def _shows_all(self, own: _Own) -> bool:
-        """Whether a load shows all of its session that was not indexed, and what came since."""
+        """Return whether a load shows all of its session that is not indexed."""
         before = self._read_through.get(own.key)
         return (
             before is not None
@@ -600,7 +600,7 @@ class _UserTail:
         )
 
     def note_read(self, asked: Iterable[_Own | None]) -> None:
-        """What these loads show was acknowledged before the reading that has ended."""
+        """Note that these loads were acknowledged before the reading that has ended."""
         for own in asked:
             if own is not None:
                 before = self._read_through.pop(own.key, 0)
@@ -627,7 +627,7 @@ class _UserTail:
         return [row for row in self.newest if row.session != own.session or not row.seq]
 
     def find_tail(self, own: _Own | None) -> Tail | None:
-        """What a load searches; None if that was not made when it was read last.
+        """Return what a load searches; None if that was not made when it was read last.
 
         The tail of all rows has those of the load's session as well, which are not recalled.
         """
@@ -648,7 +648,7 @@ class _UserTail:
 
     @property
     def waits(self) -> bool:
-        """Whether messages are being indexed."""
+        """Return whether messages are being indexed."""
         return bool(self._pending)
 
     def put_back(self, keys: Collection[Key] | None) -> None:
@@ -701,7 +701,7 @@ _INDEX_JOBS = (FlushSpec, UnflushSpec, DiscardSpec, RecordSpec)
 
 
 class _FoundInJobs(msgspec.Struct, frozen=True):
-    """What jobs say of long-term memory.
+    """The state of long-term memory, as jobs show it.
 
     Attributes:
         messages: that are to be indexed, or indexed again, by session.
@@ -717,7 +717,7 @@ class _FoundInJobs(msgspec.Struct, frozen=True):
 
 
 def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) -> _FoundInJobs:
-    """What the jobs of these actors say; of each, the newest `limit` messages."""
+    """Return what the jobs of these actors say; of each, the newest `limit` messages."""
     found = _FoundInJobs({}, {}, {}, [])
     gone: dict[SessionKey, set[int]] = {}
     for job in jobs:

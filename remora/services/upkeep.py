@@ -1,4 +1,4 @@
-"""What a runtime does by itself: index what an earlier run left, and trim the archive."""
+"""The runtime's own work: index what an earlier run left, and trim the archive."""
 
 from __future__ import annotations
 

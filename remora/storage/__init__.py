@@ -1,1 +1,1 @@
-"""What survives: the ports, the journal (SQLite) and long-term memory (LanceDB)."""
+"""Storage: the ports, the journal (SQLite) and long-term memory (LanceDB)."""

@@ -119,14 +119,14 @@ def stored_messages(key: SessionKey, rows: Sequence[tuple[Any, ...]]) -> list[St
 
 
 def messages_by_id(found: Iterable[StoredMessage]) -> dict[str, StoredMessage]:
-    """Those of the messages that have ids of their own, by these."""
+    """Return those of the messages that have ids of their own, by these."""
     return {one.entry.id: one for one in found if one.entry.id is not None}
 
 
 def erasable_messages(
     key: SessionKey, rows: Sequence[tuple[Any, ...]]
 ) -> tuple[StoredMessage, ...]:
-    """Those whose content is still there, from rows of `removed` and `ENTRY_COLUMNS`."""
+    """Return those whose content is still there, from rows of `removed` and `ENTRY_COLUMNS`."""
     left = [row[1:] for row in rows if row[0] is None or row[_CHAT - 1] != BLANK_CHAT]
     return tuple(stored_messages(key, left))
 
@@ -141,7 +141,7 @@ def ids_by_place(
 
 
 def numbered_ids(instance: str, ids: Iterable[str]) -> list[tuple[str, int]]:
-    """Those of these ids that are made of numbers, with their session's."""
+    """Return those of these ids that are made of numbers, with their session's."""
     found = ((id_, message_number(instance, id_)) for id_ in ids)
     return [(id_, number[0]) for id_, number in found if number is not None]
 

@@ -76,7 +76,7 @@ class BlobStore(Protocol):
         ...
 
     async def get(self, name: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        """Those of them that are there."""
+        """Return those of them that are there."""
         ...
 
     async def digests(self, name: str) -> set[bytes]:
@@ -141,7 +141,10 @@ class Attachments:
         """How often each was noted."""
 
     async def name(self, user: str, *, new: bool = False) -> str | None:
-        """What a user's attachments are named by; None if there are none and no `new` ones come."""
+        """Return what a user's attachments are named by.
+
+        None if there are none and no `new` ones come.
+        """
         if self._digests is None:
             key = await self._settings.setting(ATTACHMENTS_KEY)
             if key is None and new:

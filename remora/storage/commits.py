@@ -1,4 +1,4 @@
-"""What a journal counts of its commits."""
+"""Counts of a journal's commits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CommitMeter:
     def figures(
         self, backlog: int, wal_bytes: int = 0, wal_held_s: float = 0.0, lost: str = ""
     ) -> LogStatistics:
-        """What was counted; any thread may ask. See `LogStatistics` for the arguments."""
+        """Return what was counted; any thread may ask. See `LogStatistics` for the arguments."""
         failing = self._failing
         return LogStatistics(
             self._commits,

@@ -66,7 +66,7 @@ class RowDamaged(ValueError):
 
 
 def are_long(rows: Sequence[Sequence[Any]], *columns: int) -> bool:
-    """Whether decoding these rows would hold the event loop for milliseconds.
+    """Return whether decoding these rows would hold the event loop for milliseconds.
 
     Args:
         rows: of one table or several.
@@ -84,7 +84,10 @@ def are_long(rows: Sequence[Sequence[Any]], *columns: int) -> bool:
 
 
 def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
-    """Whether a row is not as it was written; rows of format 1 have no checksum, and are not."""
+    """Return whether a row is not as it was written.
+
+    Rows of format 1 have no checksum, and are not.
+    """
     if crc is None:
         return False
     try:

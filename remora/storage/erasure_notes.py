@@ -110,7 +110,7 @@ def decode_digests(setting: str | None) -> list[Digests]:
 
 
 def encode_owners(user: str, session: str | None, setting: str | None) -> tuple[str, str]:
-    """What a note's row holds of a user and a session: digests under each key, between spaces.
+    """Return the digests of a user and a session in a note's row, between spaces.
 
     Args:
         user: whose erasure it is.
@@ -168,7 +168,7 @@ def list_waiting(
 def of_user(
     waiting: Iterable[WaitingErasure], user: str, digests: Collection[Digests]
 ) -> list[WaitingErasure]:
-    """Those of one user, whose digest is under any of the keys."""
+    """Return those of one user, whose digest is under any of the keys."""
     own = {one.user(user) for one in digests}
     return [one for one in waiting if one.user_key in own]
 

@@ -1,4 +1,4 @@
-"""Whether a name still leads to the file or directory that was opened under it."""
+"""The identity of a file or directory: a name still leads to what was opened under it, or not."""
 
 from __future__ import annotations
 

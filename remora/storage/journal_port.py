@@ -87,7 +87,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """What the journal deleted, and the note that it left.
+    """The result of an erasure in the journal, and the note that it left.
 
     Attributes:
         erasure: the note.
@@ -227,7 +227,7 @@ class Journal(Log, Protocol):
         ...
 
     async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
-        """Whether one of the messages `first`…`last` was removed after message `since + 1` came."""
+        """Return whether a message of `first`…`last` was removed after `since + 1` came."""
         ...
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
@@ -257,7 +257,7 @@ class Journal(Log, Protocol):
     async def removed_messages(
         self, user: str, messages: Collection[tuple[str, int]]
     ) -> Collection[tuple[str, int]]:
-        """Those of these messages, by session and number, that were deleted or rewound."""
+        """Return those of these messages, by session and number, that were deleted or rewound."""
         ...
 
     async def message_ids(

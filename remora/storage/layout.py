@@ -97,7 +97,7 @@ class ShardPlace(msgspec.Struct, frozen=True):
 
 
 class ShardLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``shards.json`` holds.
+    """The content of ``shards.json``.
 
     Attributes:
         version: of this file's format.
@@ -260,7 +260,7 @@ def _write(path: Path, content: msgspec.Struct) -> None:
 
 
 class Division(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``reshard.json`` holds: how a memory is being divided again, and how far that came.
+    """The content of ``reshard.json``: how a memory is being divided again, and how far that came.
 
     Attributes:
         version: of this file's format.
@@ -299,7 +299,7 @@ def write_division(directory: Path, division: Division) -> None:
 
 
 def is_dividing(directory: Path) -> bool:
-    """Whether a division was begun and has not ended."""
+    """Return whether a division was begun and has not ended."""
     return (directory / DIVISION_FILE).exists()
 
 
@@ -381,7 +381,7 @@ def check_unsharded(directory: Path) -> None:
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``moving.json`` holds: that the directory's journal is being moved.
+    """The content of ``moving.json``: the directory's journal is being moved.
 
     Attributes:
         version: of this file's format.

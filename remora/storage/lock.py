@@ -90,7 +90,7 @@ class DirectoryLock:
             raise unusable_directory(self._directory, e) from e
 
     def held_by_this_process(self) -> bool:
-        """Whether another runtime of this process owns the directory. Blocks."""
+        """Return whether another runtime of this process owns the directory. Blocks."""
         with contextlib.suppress(OSError):
             return _identity(self._directory) in _held
         return False

@@ -1,4 +1,4 @@
-"""What a journal looks up of a session's past, and what it answers."""
+"""Lookups in a session's past, and their answers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class MemoryLookup(msgspec.Struct, frozen=True):
 
 
 class PastLookup(msgspec.Struct, frozen=True):
-    """What was the buffer when message `at` was its newest? Answered by an `EarlierBuffer`."""
+    """Ask for an `EarlierBuffer`: the buffer when message `at` was its newest."""
 
     at: int
 

@@ -1,4 +1,4 @@
-"""What nodes, workers and people know of a memory on several machines, at one moment."""
+"""The members of a memory on several machines at one moment: nodes, shards, loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ while; ``leaving``: it gives all of them back.
 
 
 class ShardLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What a node has to do for a shard.
+    """The load of a shard.
 
     Attributes:
         number: of the shard.
@@ -80,7 +80,7 @@ class ShardLease(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def runs(self) -> bool:
-        """Whether nobody else can own the shard now."""
+        """Return whether nobody else can own the shard now."""
         return bool(self.left_s)
 
 

@@ -1,4 +1,4 @@
-"""Whether a journal is still this process's."""
+"""The ownership of a journal."""
 
 from __future__ import annotations
 

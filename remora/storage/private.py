@@ -171,7 +171,7 @@ def prepare_directory(directory: Path) -> None:
 
 
 def _own(directory: Path) -> Iterator[Path]:
-    """What remora has in a memory directory."""
+    """Return what remora has in a memory directory."""
     for path in sorted(directory.iterdir()):
         name = path.name
         if name in _FILES or _OWNERS.fullmatch(name) or _DIRECTORIES.fullmatch(name):

@@ -1,4 +1,4 @@
-"""What waits for a journal's writing connection: writes of all sessions, and work between them."""
+"""The queue of a journal's writing connection: writes of all sessions, and work between them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class WriteQueue:
 
     @property
     def _commits_here(self) -> bool:
-        """Whether what is queued behind all other work is committed by who does that work."""
+        """Return whether the doer of the other work commits what is queued behind it."""
         return True
 
     async def _commit_queued(self) -> None:
@@ -115,12 +115,12 @@ class WriteQueue:
         return [write for write in taken if not write.fenced and not self._refuse(write)]
 
     def _put_back(self, batch: Sequence[Write]) -> None:
-        """What was taken is next again."""
+        """Put back what was taken: it is next again."""
         self._queue[:0] = batch
         self._taken -= len(batch)
 
     def _is_erased(self, write: Write) -> bool:
-        """Whether it is for an actor that was erased."""
+        """Return whether it is for an actor that was erased."""
         return bool(self._erased) and any(
             getattr(record, "sid", 0) in self._erased for record in write.records
         )

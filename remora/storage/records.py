@@ -1,4 +1,4 @@
-"""What actors write to the journal, and what they are restored from.
+"""The records that actors write to the journal, and the images that restore them.
 
 A record says what is true after it (watermarks are absolute), so a batch can be stored kind by
 kind, and replaying one twice changes nothing.
@@ -156,12 +156,15 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def blank(self) -> bool:
-        """Whether it lost its text with a deleted message; no context shows it (`erase_text`)."""
+        """Return whether it lost its text with a deleted message.
+
+        No context shows it (`erase_text`).
+        """
         return not (self.tokens or self.text)
 
     @property
     def extracted(self) -> bool:
-        """Whether the text holds lines extracted from messages, instead of what a model wrote."""
+        """Return whether the text has lines extracted from messages, and is no model's."""
         return bool(self.verbatim) or self.degraded or self.model in _EXTRACTORS
 
 
@@ -171,7 +174,7 @@ _EXTRACTORS = frozenset({"extractive", "lead", "tail", "none"})
 
 
 def model_name(name: str) -> str:
-    """What is recorded as the writer of a model's summary: never the name of an extractor."""
+    """Return the recorded writer of a model's summary: never the name of an extractor."""
     return f"{name} (custom)" if name in _EXTRACTORS else name
 
 
@@ -655,7 +658,7 @@ ActorRecord: TypeAlias = (
 
 
 class SavedSession(msgspec.Struct, frozen=True):
-    """What a session's actor is restored from.
+    """The image of a session's actor.
 
     Attributes:
         sid: the actor's number in this journal; a new actor gets it here.
@@ -688,12 +691,12 @@ class SavedSession(msgspec.Struct, frozen=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes milliseconds to restore."""
+        """Return whether it takes milliseconds to restore."""
         return False  # a buffer has limits
 
 
 class SavedUser(msgspec.Struct, frozen=True):
-    """What a user's own actor is restored from."""
+    """The image of a user's own actor."""
 
     sid: int
     opened: bool
@@ -702,5 +705,5 @@ class SavedUser(msgspec.Struct, frozen=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes milliseconds to restore."""
+        """Return whether it takes milliseconds to restore."""
         return len(self.state_items) >= _LARGE

@@ -1,4 +1,4 @@
-"""What actors are restored from: their images, made of the rows that a database has of them.
+"""The images of actors, made of the rows that a database has of them.
 
 A row is its kind (`ACTOR` …), a number to sort by where the order matters, and its columns.
 """
@@ -55,7 +55,7 @@ _LONG = (5, 6)  # columns of state items' values and of messages
 async def save_actors(
     found_rows: Sequence[Sequence[Any]], keys: Sequence[Hashable], new_sid: Callable[[], int]
 ) -> list[SavedActor | Exception]:
-    """What the journal has of each actor; a new one gets its number from `new_sid`."""
+    """Return what the journal has of each actor; a new one gets its number from `new_sid`."""
     rows = await run_in_thread_if(are_long(found_rows, *_LONG), _ActorRows, found_rows)
     found = rows.actors
     saved: list[SavedActor | Exception] = []
@@ -84,7 +84,7 @@ async def save_actors(
 
 
 class _ActorRows:
-    """What the journal has of some actors, by their number."""
+    """The rows of some actors, by their number."""
 
     def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
         self.actors: dict[Hashable, tuple[int, Watermarks]] = {}

@@ -17,7 +17,7 @@ MessageSizes: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 class ArchivedRange(msgspec.Struct, frozen=True):
-    """What may be removed of one session: messages after `trimmed`, up to `through`."""
+    """The removable messages of one session: after `trimmed`, up to `through`."""
 
     sid: int
     trimmed: int

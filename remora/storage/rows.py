@@ -134,7 +134,7 @@ def _count_rows(record: Any) -> int:
 
 
 def is_large(batch: Iterable[Write]) -> bool:
-    """Whether making the rows of these writes would hold the event loop."""
+    """Return whether making the rows of these writes would hold the event loop."""
     rows = size = 0
     for write in batch:
         size += write.size
@@ -144,7 +144,7 @@ def is_large(batch: Iterable[Write]) -> bool:
 
 
 class MemoryDetails(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What a memory's row says beyond format 3; see `remora.storage.records.MemoryItem`."""
+    """The details of a memory's row beyond format 3; see `remora.storage.records.MemoryItem`."""
 
     key: str = ""
     metadata: str = ""
@@ -160,7 +160,7 @@ class FactDetails(MemoryDetails, frozen=True, array_like=True, omit_defaults=Tru
 
 
 class FallbackCover(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What a summary's row says beyond format 2; see `remora.storage.records.Summary`."""
+    """The details of a summary's row beyond format 2; see `remora.storage.records.Summary`."""
 
     lost: tuple[MessageRange, ...] = ()
     verbatim: tuple[MessageRange, ...] = ()

@@ -27,7 +27,7 @@ _MOST_BYTES = 100
 
 
 def has_sockets() -> bool:
-    """Whether the system has what the others here need: Linux does."""
+    """Return whether the system has what the others here need: Linux does."""
     return sys.platform == "linux"
 
 
@@ -40,7 +40,7 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 def is_ours(uid: int) -> bool:
-    """Whether an account may talk to this process: its own, or root."""
+    """Return whether an account may talk to this process: its own, or root."""
     return uid in {os.getuid(), 0}
 
 
@@ -81,7 +81,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or a name."""
+    """Return whether only this machine reaches an address or a name."""
     if host == "localhost":
         return True
     try:

@@ -74,7 +74,7 @@ def _standings(
 
 
 def holds(item: MemoryItem, standings: Mapping[str, FactStanding]) -> bool:
-    """Whether a memory is still true as far as is known, by `find_standings`."""
+    """Return whether a memory is still true as far as is known, by `find_standings`."""
     if not item.topic:
         return True
     standing = standings.get(item.id)

@@ -32,10 +32,10 @@ _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
 
 class Archive(Protocol):
-    """What a database says of the archived messages of sessions, which it knows by number."""
+    """The archived messages of sessions, which a database knows by number."""
 
     async def sessions(self, after: int, limit: int) -> list[int]:
-        """Those with archived messages, in order, from behind a number on."""
+        """Return those with archived messages, in order, from behind a number on."""
         ...
 
     async def jobs(self, sids: Sequence[int]) -> Sequence[tuple[int, bytes]]:
@@ -59,7 +59,7 @@ class Archive(Protocol):
         ...
 
     async def may_exceed(self, limit: int) -> bool:
-        """Whether messages may take more bytes, by what is known without reading them."""
+        """Return whether messages may take more bytes, by what is known without reading them."""
         ...
 
     async def size(self, sids: Sequence[int]) -> int:
@@ -151,7 +151,7 @@ async def _sessions(archive: Archive) -> AsyncIterator[list[int]]:
 
 
 async def _ranges(archive: Archive, sids: Sequence[int]) -> list[ArchivedRange]:
-    """What may be removed of these sessions."""
+    """Return what may be removed of these sessions."""
     needed: dict[int, list[int | None]] = {}
     for sid, payload in await archive.jobs(sids):
         try:

@@ -20,7 +20,7 @@ facts around it came after it (BEAM: recall@10 .504, and .547 with this)."""
 
 
 def makes_windows(store: LongTermStore) -> bool:
-    """Whether a store has the windows of a user's rows, though they are not given to it."""
+    """Return whether a store has the windows of a user's rows, though they are not given to it."""
     return bool(getattr(store, "makes_windows", False))
 
 

@@ -1,4 +1,4 @@
-"""What a journal must do with writes of one owner; part of `remora.testing.journal_suite`."""
+"""Checks of a journal's writes of one owner; part of `remora.testing.journal_suite`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal must do when its connection breaks, or its process; and what `scrub` must leave.
+"""Checks of a journal whose connection breaks, or its process; and of what `scrub` must leave.
 
 A part of `remora.testing.journal_checks`: the checks that need more than opening the journal.
 """

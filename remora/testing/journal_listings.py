@@ -1,4 +1,4 @@
-"""What every `Journal` must list: users and sessions, page by page."""
+"""Checks of a journal's listings: users and sessions, page by page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal must do when it is taken over; part of `remora.testing.journal_suite`."""
+"""Checks of a journal that is taken over; part of `remora.testing.journal_suite`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of a journal share: a runtime over it, messages, a summarizer."""
+"""The common part of the checks of a journal: a runtime over it, messages, a summarizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal must do for turns and for keyed state; a part of `journal_suite`."""
+"""Checks of a journal's turns and keyed state; a part of `journal_suite`."""
 
 from __future__ import annotations
 

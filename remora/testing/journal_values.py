@@ -1,4 +1,4 @@
-"""What a journal must give back: every kind of record, with values that a database may change.
+"""Checks of a journal's values: every kind of record, with values that a database may change.
 
 A part of `remora.testing.journal_suite`. The journal in memory stores the same records, and every
 query of the port must answer the same as there, before the journal is opened again and after.

@@ -1,4 +1,4 @@
-"""What the checks of a journal write, and how they follow it."""
+"""The writes of the checks of a journal, and how they follow it."""
 
 from __future__ import annotations
 

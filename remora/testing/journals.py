@@ -1,4 +1,4 @@
-"""What every `Journal` must do, as checks that anyone who writes one can run.
+"""Checks of a `Journal` that anyone who writes one can run.
 
 `journal_suite` has them all. Each is given an async function that opens the journal: an empty one
 the first time, the same again the next time::

@@ -1,4 +1,4 @@
-"""Whether a history of operations is linearizable.
+"""A check that a history of operations is linearizable.
 
 It is, if in some order that agrees with real time a sequential model gives the same answers.
 
@@ -46,7 +46,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     @property
     def pending(self) -> bool:
-        """Its outcome was never learned."""
+        """Return its outcome was never learned."""
         return self.unknown or self.returned == float("inf")
 
 

@@ -1,4 +1,4 @@
-"""What every `AgentMemory` must do, as checks that anyone who writes one can run.
+"""Checks of an `AgentMemory` that anyone who writes one can run.
 
 Each is given an empty memory, and raises AssertionError where it does not hold::
 

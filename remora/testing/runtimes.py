@@ -1,4 +1,4 @@
-"""Whether two kinds of runtime do the same: what comes of each call is compared.
+"""A comparison of two kinds of runtime: the outcome of each call must be the same.
 
 Results are compared with their types; errors by class, text and attributes. What differs between
 two memories by nature (directories, the numbers of journals) is given, and replaced in all texts.
@@ -15,7 +15,7 @@ __all__ = ["Outcome", "find_differences", "outcome_of", "plain"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a call.
+    """The outcome of a call.
 
     Attributes:
         result: what it returned, as `plain` gives it; None if it raised.

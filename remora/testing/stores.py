@@ -1,4 +1,4 @@
-"""What every `LongTermStore` must do, as checks that anyone who writes one can run.
+"""Checks of a `LongTermStore` that anyone who writes one can run.
 
 Each is given an empty store of `DIMENSION`, and raises AssertionError where it does not hold::
 

@@ -1,4 +1,4 @@
-"""What the page asks of a memory, each answered from one moment of it."""
+"""The page's questions to a memory, each answered from one moment of it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Answers:
         return merge_users(found, page)
 
     async def _unwritten_uses(self, shards: int) -> Sequence[tuple[int, ...] | None]:
-        """What the process that has the memory open says of each shard's index of last uses."""
+        """Return each shard's unwritten last uses, of the process that has the memory open."""
         status = await ask_about(self.reader.directory, uses=True)
         uses = () if status is None else status.unwritten_uses
         return uses if len(uses) == shards else (None,) * shards

@@ -215,7 +215,7 @@ class _Page:
         return handle
 
     async def about(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """What the page is of."""
+        """Return what the page is of."""
         config = self._reader.config
         return {
             "directory": str(self._reader.directory.absolute()),
@@ -251,7 +251,7 @@ class _Page:
         )
 
     async def context(self, query: Mapping[str, str]) -> Any:
-        """What the model sees."""
+        """Return what the model sees."""
         default = self._reader.config.buffer.token_limit
         return await explain_context(
             self._reader,
@@ -263,7 +263,7 @@ class _Page:
         )
 
     async def recall(self, query: Mapping[str, str]) -> Any:
-        """What recall finds, and why."""
+        """Return what recall finds, and why."""
         question = query.get("question", "")
         return await explain_recall(
             self._reader, _user(query), question, _number(query, "limit", 10)

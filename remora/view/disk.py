@@ -51,7 +51,7 @@ class UserOnDisk(msgspec.Struct, frozen=True):
 
 
 class DiskAnswer(msgspec.Struct, frozen=True):
-    """What the memory takes.
+    """The disk space of the memory.
 
     Attributes:
         at: when this was measured; None if it was not yet.

@@ -46,7 +46,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class ContextAnswer(msgspec.Struct, frozen=True):
-    """What a model would be shown.
+    """The context of a model.
 
     Attributes:
         at: the message that was the newest; None for now.
@@ -86,7 +86,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class RecallAnswer(msgspec.Struct, frozen=True):
-    """What a recall found, best first; `note` says what could not be searched."""
+    """The recalled memories, best first; `note` says what could not be searched."""
 
     limit: int
     hits: Sequence[Hit]
@@ -102,7 +102,7 @@ async def explain_context(
     query: str | None,
     messages: bool = True,
 ) -> ContextAnswer:
-    """What `Session.load` would show a model.
+    """Return what `Session.load` would show a model.
 
     Args:
         reader: reads the directory.
@@ -167,7 +167,7 @@ async def _name_parts(runtime: Runtime, key: SessionKey, context: Context) -> li
 async def explain_recall(
     reader: MemoryReader, user: str, question: str, limit: int
 ) -> RecallAnswer:
-    """What `User.recall` would find, and what it leaves out.
+    """Return what `User.recall` would find, and what it leaves out.
 
     Raises:
         InvalidInput: there is no question, or `limit` is not from 1 to 100.

@@ -125,7 +125,7 @@ class Guard:
 
 
 def _is_same_origin(headers: dict[str, bytes], host: str) -> bool:
-    """Whether a change comes from the page, or from a program that has the token itself."""
+    """Return whether a change comes from the page, or from a program that has the token itself."""
     if b"json" not in headers.get("content-type", b""):
         return False
     origin = headers.get("origin")

@@ -69,7 +69,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class HealthAnswer(msgspec.Struct, frozen=True):
-    """What is known of the process.
+    """The health of the process.
 
     Attributes:
         pid: of the process; 0 if none answers.
@@ -119,7 +119,7 @@ class HealthSamples:
             await self.take()
 
     async def answer(self) -> HealthAnswer:
-        """What is known now."""
+        """Return what is known now."""
         if not self._asked:
             async with self._lock:
                 if not self._asked:
@@ -164,7 +164,7 @@ class HealthSamples:
 async def ask_about(
     directory: Path, *, figures: bool = False, **question: Any
 ) -> RuntimeStatus | None:
-    """What the process says that has the memory open; None if no process says anything.
+    """Return what the process says that has the memory open; None if no process says anything.
 
     Args:
         directory: the memory's.

@@ -9,6 +9,7 @@ from tools.lint.documents import examples, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
 from tools.lint.source import Source, sources
+from tools.lint.words import docstrings
 
 CONTEXT = "@contextmanager\ndef often():\n os.umask(0)\n yield\n"
 BANNED = {
@@ -34,6 +35,11 @@ BANNED = {
         "lance.optimize(cleanup_older_than=timedelta(0))",
         "lance.optimize(cleanup_older_than=timedelta())",
         "lance.set_lsm_write_spec(spec)",
+    ],
+    docstrings: [
+        '"""What a module has."""',
+        'def f():\n """Whether it is open."""',
+        'class A:\n """Those of the rows."""',
     ],
     process_state: [
         "async def f():\n with warnings.catch_warnings():\n  await g()",

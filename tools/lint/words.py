@@ -31,6 +31,7 @@ STRINGS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE"
 
 STORED_WITH = {"remora/storage/sqlite/schema.py": "SQLite stores a comment with the schema"}
 UNINDENTED = re.compile(r"^(async with|async def|await|from \w+ import) ", re.MULTILINE)
+HALF_SENTENCE = re.compile(r"(?:What|Those|Its|Whether)\b")
 NOT_CODE = re.compile(r"─|\w   +\w")
 """A diagram, a table."""
 
@@ -73,7 +74,7 @@ def _prose(file: Source, text: str) -> str:
 
 
 def docstrings(files: Sequence[Source]) -> Iterator[str]:
-    """What a reader copies out of `help` is code: it is indented, and no literal is broken."""
+    """Each begins with a verb or a thing; what a reader copies out of `help` is code."""
     for file in files:
         if not (file.name.startswith("remora/") or file.name == "tasks.py"):
             continue
@@ -84,6 +85,9 @@ def docstrings(files: Sequence[Source]) -> Iterator[str]:
                 continue
             text = f"{ast.get_docstring(node) or ''}\n"
             where = f"{file.name}:{getattr(node, 'lineno', 1)}"
+            opening = HALF_SENTENCE.match(text)
+            if opening and not file.name.startswith("remora/testing/"):
+                yield f"{where}: begins with {opening[0]!r}: write 'Return …', or 'The …'"
             if UNINDENTED.search(text):
                 yield f"{where}: code that is not indented"
             for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", text):

@@ -99,7 +99,7 @@ class BlockServices(msgspec.Struct, frozen=True):
 
 
 class MemoryBlock(Protocol):
-    """What the runtime accepts as a block; `BaseMemoryBlock` is the easy way to one.
+    """The port of a block; `BaseMemoryBlock` is the easy way to one.
 
     Optional: ``bind(services: BlockServices)``, called before each use; and ``state_dict() ->
     dict`` with ``load_state_dict(state)``. Without these, the attributes that msgpack can encode
@@ -112,7 +112,7 @@ class MemoryBlock(Protocol):
     """0: always kept; 1, 2, 3 …: the order in which blocks are truncated."""
 
     async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
-        """What belongs in a context that holds `messages`; `block_kwargs` has both ids."""
+        """Return what belongs in a context that holds `messages`; `block_kwargs` has both ids."""
         ...
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:
@@ -159,7 +159,7 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
     async def aget(
         self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any
     ) -> T_co:
-        """What belongs in a context that holds `messages`."""
+        """Return what belongs in a context that holds `messages`."""
         return await self._aget(None if messages is None else list(messages), **block_kwargs)
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:  # noqa: ARG002
@@ -230,7 +230,7 @@ def block_name(block: object) -> str:
 
 
 def is_encodable(value: Any) -> bool:
-    """Whether msgpack can carry `value`."""
+    """Return whether msgpack can carry `value`."""
     try:
         _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):

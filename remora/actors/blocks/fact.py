@@ -216,7 +216,7 @@ def parse_facts(answer: str) -> list[str]:
 
 
 def _list_tagged(answer: str) -> Iterator[str]:
-    """What is between each first opening tag and the closing tag after it."""
+    """Return what is between each first opening tag and the closing tag after it."""
     start: int | None = None
     for tag in _TAG.finditer(answer):
         if not tag[1]:

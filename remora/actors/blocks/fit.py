@@ -36,7 +36,7 @@ _logger = get_logger(__name__)
 
 
 class BlockText(msgspec.Struct, frozen=True):
-    """What one block returned.
+    """The text of one block.
 
     Attributes:
         block: the block, for its `atruncate`.
@@ -52,7 +52,7 @@ class BlockText(msgspec.Struct, frozen=True):
 
 
 class GatheredBlocks(msgspec.Struct, frozen=True):
-    """What a session's blocks returned, in the order of the blocks.
+    """The texts of a session's blocks, in the order of the blocks.
 
     Attributes:
         contents: of blocks that returned anything.
@@ -64,7 +64,7 @@ class GatheredBlocks(msgspec.Struct, frozen=True):
 
 
 class FittedBlocks(msgspec.Struct, frozen=True):
-    """What goes into the context.
+    """The blocks that go into the context.
 
     Attributes:
         contents: name and content of each section.

@@ -12,7 +12,7 @@ __all__ = ["Source"]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What one tier of memory gave to a context.
+    """The share of one tier of memory in a context.
 
     Attributes:
         status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: it failed or

@@ -1,4 +1,4 @@
-"""What the journal keeps of a session's memory blocks, and the copies of blocks that do the work.
+"""The stored state of a session's memory blocks, and the copies of blocks that do the work.
 
 A block's state item holds the ranges of messages that it has seen, and its state after them. Both
 change in one record, so they agree after any crash. One more item, without a name, holds the
@@ -254,7 +254,7 @@ def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
 
 
 def _is_plain(block: MemoryBlock) -> bool:
-    """Whether remora determines the block's state."""
+    """Return whether remora determines the block's state."""
     own = getattr(type(block), "state_dict", None)
     return own is None or own is BaseMemoryBlock.state_dict
 

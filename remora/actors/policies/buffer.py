@@ -51,7 +51,7 @@ made at once, wait until the compaction is done, or raise `OverdraftReached`.
 
 
 class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session keeps word for word, and what becomes of the rest: trigger, amount, fold.
+    """The policy of a buffer: its trigger, how much leaves it, and what becomes of that.
 
     Attributes:
         above_tokens: compact a buffer of more tokens; not at equality.
@@ -162,7 +162,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summarizes(self) -> bool:
-        """Whether messages that leave the buffer are summarized."""
+        """Return whether messages that leave the buffer are summarized."""
         triggered = self.above_tokens is not None or self.above_messages is not None
         return triggered and self.fold != "drop"
 
@@ -173,7 +173,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return min(entry.tokens, self.result_tokens)
 
     def due(self, tokens: int, count: int, size: int) -> bool:
-        """Whether to compact a buffer of `count` messages that count for `tokens` tokens.
+        """Return whether to compact a buffer of `count` messages that count for `tokens` tokens.
 
         `size`: of it, in bytes.
         """

@@ -20,7 +20,7 @@ PruningStrategy: TypeAlias = Literal["fifo", "age", "importance", "lru"]
 
 
 class PruneRow(msgspec.Struct, frozen=True, gc=False):
-    """What pruning needs of a memory.
+    """The fields of a memory that pruning needs.
 
     Attributes:
         id: the memory's id.

@@ -68,7 +68,7 @@ class ChatSummarizer:
 
 
 def refuses(text: str) -> bool:
-    """Whether a model's answer is a refusal: a short apology."""
+    """Return whether a model's answer is a refusal: a short apology."""
     return len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text) is not None
 
 

@@ -207,7 +207,7 @@ class Postings:
 
     @property
     def worth(self) -> npt.NDArray[np.float32]:
-        """What that is worth, if the index has all texts; shape (postings,)."""
+        """Return what that is worth, if the index has all texts; shape (postings,)."""
         return self._joined(self.index.worth)
 
     def of_each(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -341,7 +341,7 @@ class Groups:
 
 
 def rarity(held_by: Any, size: int) -> npt.NDArray[np.float64]:
-    """What words are worth that so many of all texts hold."""
+    """Return what words are worth that so many of all texts hold."""
     import numpy as np  # noqa: PLC0415
 
     rare: npt.NDArray[np.float64] = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))

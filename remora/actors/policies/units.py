@@ -148,7 +148,7 @@ def _cut_last(
 
 
 def _is_abandoned(unit: Sequence[Entry]) -> bool:
-    """Whether the unit holds a message that is not a result of its calls."""
+    """Return whether the unit holds a message that is not a result of its calls."""
     wanted = list(unit[0].calls)
     for entry in unit[1:]:
         if entry.answers not in wanted:
@@ -210,7 +210,7 @@ def user_start(entries: Sequence[Entry], start: int) -> int:
 
 
 def needs_user_before(entries: Sequence[Entry]) -> bool:
-    """Whether a model is to answer messages that do not begin with a user's."""
+    """Return whether a model is to answer messages that do not begin with a user's."""
     if not entries or entries[-1].role == "assistant":
         return False
     first = next((entry.role for entry in entries if entry.role not in INSTRUCTING_ROLES), "user")
@@ -218,7 +218,7 @@ def needs_user_before(entries: Sequence[Entry]) -> bool:
 
 
 class Presentable(msgspec.Struct, frozen=True):
-    """What a chat API accepts of a buffer.
+    """The part of a buffer that a chat API accepts.
 
     Attributes:
         units: the entries to send, oldest first.
@@ -234,7 +234,7 @@ class Presentable(msgspec.Struct, frozen=True):
 
 
 def presentable_units(entries: Sequence[Entry], no_result: Callable[[str], Entry]) -> Presentable:
-    """What a chat API accepts of a buffer: each call has its result right behind it.
+    """Return what a chat API accepts of a buffer: each call has its result right behind it.
 
     A late result finds its call. A call that has none when somebody speaks again is closed by
     `no_result`, so that what was said with it, and the other results, can be shown.

@@ -223,7 +223,7 @@ class SessionBehavior:
     # -- appending ------------------------------------------------------------------------------
 
     def _append_one(self, state: SessionState, message: Append) -> Decision | None:
-        """What `_append` decides where nothing can be found or needs to be done, as nearly always.
+        """Return the decision of `_append` where nothing can be found or needs to be done.
 
         One message without an id or a key, in a session that neither compacts nor is to. None for
         any other case.
@@ -406,7 +406,7 @@ class SessionBehavior:
         original: OriginalAppend,
         known: Mapping[int, StoredMessage],
     ) -> Receipt:
-        """What the first append under this key answered."""
+        """Return what the first append under this key answered."""
         seqs, ids = original.seqs, original.ids
         if len(seqs) < len(message.entries):
             probe("key_of_partial_append")
@@ -539,7 +539,7 @@ def _repeats(
     message: Append,
     known: Mapping[int, StoredMessage],
 ) -> bool:
-    """Whether an append has the messages of the first one under its key.
+    """Return whether an append has the messages of the first one under its key.
 
     The first one may have skipped some of them, which were there already: `known`, by place.
     """
@@ -557,7 +557,7 @@ def _repeats(
 def _may_repeat(
     state: SessionState, original: OriginalAppend, message: Append, entry: Entry
 ) -> bool:
-    """Whether the first append may have skipped `entry`, whose content was there already.
+    """Return whether the first append may have skipped `entry`, whose content was there already.
 
     It may if what was there has left the buffer: nobody knows any more. Nor does anybody know the
     ids of messages that were cleared or deleted.
@@ -589,7 +589,10 @@ def _prefix(
     recalls: bool,
     light: int,
 ) -> PrefixShown:
-    """What a context begins with; the newest unit, which may be shortened later, is not of it."""
+    """Return what a context begins with.
+
+    The newest unit, which may be shortened later, is not of it.
+    """
     entries, pinned = shown.entries, shown.pinned
     end = len(entries) - 1
     while end > 0 and entries[end].answers is not None:
@@ -618,7 +621,7 @@ def _prefix(
 
 
 def _continues(now: PrefixShown, before: PrefixShown, entries: Sequence[Entry]) -> bool:
-    """Whether a context begins as the one before, as far as its messages are shown as then."""
+    """Return whether a context begins as the one before."""
     if now.front != before.front or before.missing != now.missing[: len(before.missing)]:
         return False
     if before.second and before.second != now.second:

@@ -1,4 +1,4 @@
-"""What leaves a session's buffer: compaction into summaries, and indexing in long-term memory.
+"""Compaction of a session's buffer into summaries, and its indexing in long-term memory.
 
 A compaction freezes a prefix of the buffer and starts a job that summarizes it. The messages stay
 in the buffer until `SummaryReady` brings the result. If the session's past was rewritten in between
@@ -68,7 +68,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class SessionRules(msgspec.Struct, frozen=True):
-    """What holds for every session of a runtime.
+    """The rules of every session of a runtime.
 
     Attributes:
         instance: distinguishes the message ids of this journal from another's.
@@ -165,7 +165,7 @@ def _index_jobs(
 
 
 def _ended_a_conversation(state: SessionState, seq: int) -> bool:
-    """Whether this message, the last indexed one, was the newest when it was indexed.
+    """Return whether this message, the last indexed one, was the newest when it was indexed.
 
     Compaction indexes messages that others follow in the buffer. Everything else, `flush` or
     `clear`, leaves the mark of indexing beyond that of compaction, or at the cleared messages.

@@ -93,7 +93,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
 
 
 class FindTurn(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """What is stored of the turn whose keys begin with `root`? Replies a `StoredTurn`."""
+    """Ask for the stored part of the turn whose keys begin with `root`. Replies a `StoredTurn`."""
 
     root: bytes
 
@@ -244,7 +244,7 @@ class BlocksReady(msgspec.Struct, frozen=True):
 
 
 class Removed(msgspec.Struct, frozen=True, array_like=True, tag=109):
-    """What `Remove` removed.
+    """The result of `Remove`.
 
     Attributes:
         seqs: numbers of the messages.
@@ -256,7 +256,7 @@ class Removed(msgspec.Struct, frozen=True, array_like=True, tag=109):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
-    """What `load` shows of a session. Entries are immutable and shared.
+    """The session as `load` shows it. Entries are immutable and shared.
 
     Attributes:
         summary: the running summary, if there is one and it fits. See `cut_summary`.
@@ -323,7 +323,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
 
 
 class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):
-    """What a session holds of a turn.
+    """The stored part of a turn.
 
     Attributes:
         sid: the session's number in its journal.
@@ -344,7 +344,7 @@ class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):
 
 
 class TurnReceipt(Receipt, frozen=True, array_like=True, tag=102, gc=False):
-    """What the first append of a turn returns.
+    """The result of the first append of a turn.
 
     Attributes:
         sid: the session's number in its journal.
@@ -354,7 +354,7 @@ class TurnReceipt(Receipt, frozen=True, array_like=True, tag=102, gc=False):
 
 
 class TurnView(msgspec.Struct, frozen=True, array_like=True):
-    """What a context shows for a turn that is resumed.
+    """The context of a turn that is resumed.
 
     Attributes:
         sid: the session's number in its journal when the turn began; of a session that has another

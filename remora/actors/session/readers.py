@@ -49,7 +49,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _serves(reader: Reader, budget: int) -> bool:
-    """Whether its summary was made for such a budget, or a larger one, and leaves half of it."""
+    """Return whether its summary was made for such a budget, or more, and leaves half of it."""
     made = reader.summary
     return made is not None and 4 * reader.budget >= 3 * budget and 2 * made.tokens <= budget
 

@@ -1,4 +1,4 @@
-"""What rewrites a session's past: clear, replace, remove, truncate, rewind, adopt.
+"""Changes of a session's past: clear, replace, remove, truncate, rewind, adopt.
 
 Each begins a new generation, for which results of older jobs are stale. What was removed leaves
 long-term memory as well.
@@ -145,7 +145,10 @@ def _never_index(state: SessionState, first: int, last: int) -> list[Any]:
 
 
 def _is_indexed(state: SessionState, id_: str, own: str) -> bool:
-    """Whether an indexed message of this session has this id; `own`: the prefix of its ids."""
+    """Return whether an indexed message of this session has this id.
+
+    `own`: the prefix of its ids.
+    """
     number = id_.removeprefix(own)
     try:
         return number != id_ and int(number, 16) <= state.watermarks.indexing_through
@@ -249,7 +252,7 @@ def _note_key(state: SessionState, message: Append, receipt: Receipt) -> StateCh
 def repeat_change(
     state: SessionState, rules: SessionRules, message: Append, known: ChangedUnder
 ) -> Receipt:
-    """What the first append under this key answered, which only changed messages.
+    """Return what the first append under this key answered, which only changed messages.
 
     Raises:
         KeyConflict: it had other messages.
@@ -323,7 +326,7 @@ def _covers(summary: Summary, seqs: Sequence[int]) -> bool:
 
 
 def _any_within(seqs: Sequence[int], first: int, last: int) -> bool:
-    """Whether one of these numbers, in order, is in the range."""
+    """Return whether one of these numbers, in order, is in the range."""
     place = bisect_left(seqs, first)
     return place < len(seqs) and seqs[place] <= last
 

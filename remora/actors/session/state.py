@@ -262,7 +262,7 @@ class SessionState:
 
     @property
     def live_weight(self) -> int:
-        """What the messages that are not being summarized count for."""
+        """Return what the messages that are not being summarized count for."""
         return self.weight - self.pending_weight
 
     @property

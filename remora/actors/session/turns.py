@@ -28,7 +28,7 @@ _by_seq = attrgetter("seq")
 
 
 def find(state: SessionState, root: bytes) -> Decision | NeedsLookup:
-    """What is stored of the turn whose keys begin with `root`."""
+    """Return what is stored of the turn whose keys begin with `root`."""
     if state.keys_complete and not any(key.startswith(root) for key in state.keys):
         return Decision(StoredTurn(state.sid))
     query = TurnLookup(root)
@@ -52,7 +52,7 @@ def find(state: SessionState, root: bytes) -> Decision | NeedsLookup:
 
 
 def _has_opening(state: SessionState, parts: dict[int, KeyedAppend]) -> bool:
-    """Whether the user's messages are stored, and were neither cleared nor removed."""
+    """Return whether the user's messages are stored, and were neither cleared nor removed."""
     opening = parts.get(0)
     if opening is None or opening.removed:
         return False
@@ -94,7 +94,7 @@ def check(state: SessionState, message: Append, entries: Sequence[Entry]) -> Non
 
 
 def _is_there(state: SessionState, turn: TurnMark) -> bool:
-    """Whether the session still has the message that the turn answers.
+    """Return whether the session still has the message that the turn answers.
 
     Of one that left the buffer it cannot know.
     """

@@ -55,7 +55,7 @@ _STEPS = 4  # of the room, in which the first message moves
 
 
 class WindowRules(msgspec.Struct, frozen=True):
-    """What holds for every window of a runtime.
+    """The rules of every window of a runtime.
 
     Attributes:
         no_result: makes the entry that closes a call without a result, from the call's id.
@@ -131,7 +131,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left out or cut for want of room."""
+        """Return whether nothing is left out or cut for want of room."""
         whole = self.omitted == self.withheld and not self.left_out
         return whole and not self.shortened_from and not self.least_tokens
 
@@ -452,13 +452,13 @@ class _Squeeze:
 
     @property
     def filled(self) -> bool:
-        """Whether units are left out at the next step, or soon."""
+        """Return whether units are left out at the next step, or soon."""
         whole = self._newest_results(len(self._units))
         left = sum(map(sum, self._base[:whole])) + sum(map(sum, self._full[whole:]))
         return 8 * left > 5 * self._room
 
     def fit(self) -> tuple[Sequence[Entry], Sequence[int], int]:
-        """What is shown, the tokens of each, and what is needed if nothing fits."""
+        """Return what is shown, the tokens of each, and what is needed if nothing fits."""
         units = self._units
         question = next(
             (n for n in range(len(units) - 1, -1, -1) if any(e.role == "user" for e in units[n])),

@@ -91,7 +91,7 @@ def _check_writer(state: UserState, who: str) -> None:
 
 
 def _may_change(state: UserState, item: MemoryItem, agent: str | None) -> bool:
-    """Whether a handle may change a memory: of any agent's, of its own, or as owner of a scope."""
+    """Return whether a handle may change a memory: any agent's, its own, or a scope's owner's."""
     return agent in {None, item.agent} or state.grants.get(agent or "") == "own"
 
 

@@ -124,7 +124,7 @@ def take_synopsis(state: UserState, terms: SynopsisTerms, result: SynopsisReady)
 
 
 def current_synopsis(state: UserState) -> Synopsis:
-    """What is held of the synopsis, valid or not."""
+    """Return what is held of the synopsis, valid or not."""
     return _synopsis(state.parts, "pending" if state.job else _quality(state.parts), state.job)
 
 

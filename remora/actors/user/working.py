@@ -354,7 +354,7 @@ class _Block:
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """What the items take, without their rows."""
+        """Return what the items take, without their rows."""
         return self._sizes[self._live]
 
     @property
@@ -364,7 +364,7 @@ class _Block:
 
     @property
     def has_old_names(self) -> bool:
-        """Whether most of the names that it holds are not used any longer."""
+        """Return whether most of the names that it holds are not used any longer."""
         return len(self._names) > 4 * self.capacity
 
     def item(self, place: int) -> WorkingItem:
@@ -373,7 +373,7 @@ class _Block:
         return msgspec.structs.replace(self.items[place], vector=pack_vector(vector))
 
     def visible(self, scope: str) -> npt.NDArray[np.bool_]:
-        """Whether each item is of this session, or of none."""
+        """Return whether each item is of this session, or of none."""
         scopes = self._scopes[self._live]
         own: npt.NDArray[np.bool_] = scopes == self._numbers.get(scope, -1)
         own |= scopes == self._numbers.get("", -1)

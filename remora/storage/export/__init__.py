@@ -1,1 +1,1 @@
-"""What an export holds, and its two forms."""
+"""The content of an export, and its two forms."""

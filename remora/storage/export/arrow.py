@@ -290,7 +290,7 @@ class ParquetWriter:
 
 
 class _Weight:
-    """What was decoded. Parquet may hold millions of equal rows, or large texts, in a few bytes.
+    """The size of decoded rows. Of Parquet, millions of equal rows take a few bytes.
 
     Args:
         file_bytes: size of the files.

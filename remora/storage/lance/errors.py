@@ -42,7 +42,7 @@ _TABLE = tuple((re.compile(pattern), text, retryable) for pattern, text, retryab
 
 
 def meaning(error: BaseException) -> tuple[str, bool]:
-    """What happened, and whether a retry may succeed.
+    """Return what happened, and whether a retry may succeed.
 
     An unknown RuntimeError or OSError is retried: a job that waits is better than a dead letter. A
     ValueError or TypeError means that LanceDB will never accept the call.

@@ -110,7 +110,7 @@ async def count_unindexed(table: Any) -> int:
 
 
 async def lacks_users(table: Any) -> bool:
-    """Whether many rows are not in the index of users' keys, if there is one."""
+    """Return whether many rows are not in the index of users' keys, if there is one."""
     return (await _unindexed_by_column(table)).get("user_key", 0) > _MOST_UNKEYED
 
 

@@ -105,7 +105,7 @@ def damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, .
 
 
 def operation_of(data: bytes) -> int:
-    """What a transaction's file says that it did; 0 if that is none that lance 13 writes.
+    """Return what a transaction's file says that it did; 0 if that is none that lance 13 writes.
 
     Raises:
         ValueError: it is truncated.

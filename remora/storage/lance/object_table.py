@@ -143,7 +143,7 @@ class ObjectTable:
         }
 
     async def find_damage(self, version: int) -> tuple[tuple[str, ...] | None, list[Finding]]:
-        """What is wrong with a version's objects, and which indices that makes useless.
+        """Return what is wrong with a version's objects, and which indices that makes useless.
 
         Returns:
             Names of damaged indices, which can be built again, or None if anything else is damaged;

@@ -40,7 +40,7 @@ _UNCONDITIONAL = (
 
 
 def is_object_store(address: object) -> bool:
-    """Whether long-term memory at this address is at an object store."""
+    """Return whether long-term memory at this address is at an object store."""
     return isinstance(address, str) and address.partition("://")[0] in _SCHEMES
 
 
@@ -259,6 +259,6 @@ def _missing(error: BaseException) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """What a server says in a word, or the kind of error."""
+    """Return what a server says in a word, or the kind of error."""
     found = _CODE.search(str(error))
     return found[1] if found else type(error).__name__

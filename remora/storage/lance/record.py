@@ -28,7 +28,7 @@ class FileMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SyncRecord(msgspec.Struct, frozen=True):
-    """What is known to be on disk.
+    """The files that are known to be on disk.
 
     Attributes:
         format: of this record.

@@ -281,7 +281,7 @@ class RowFormat:
     async def verify_rows(
         self, batches: Any, where: str, *, home: Callable[[str], bool]
     ) -> list[Finding]:
-        """What is wrong with a table's rows.
+        """Return what is wrong with a table's rows.
 
         Args:
             batches: an async iterator of record batches, with the columns `id`, `user_key` and
@@ -393,7 +393,7 @@ class OwnerFilter:
             self._by_user.setdefault(user, []).append((session, place))
 
     def __call__(self, columns: dict[str, list[str]]) -> list[bool]:
-        """Whether each row is one of theirs, from `user_key`, `user_id` and `session_id`."""
+        """Return whether each row is one of theirs, from `user_key`, `user_id` and `session_id`."""
         keys, users, sessions = columns["user_key"], columns["user_id"], columns["session_id"]
         return [
             key in self._by_user and self._mark(key, user, session)

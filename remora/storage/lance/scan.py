@@ -132,7 +132,7 @@ class TableScan:
             return False
 
     def is_unreadable(self, user_key: str) -> bool:
-        """Whether this key's own table cannot be read."""
+        """Return whether this key's own table cannot be read."""
         return table_of(user_key, self._shards) in self.broken
 
     def _mark_broken(self, name: str, error: Exception) -> None:

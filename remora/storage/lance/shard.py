@@ -172,18 +172,18 @@ class Shard:
 
     @property
     def columns(self) -> list[str]:
-        """What is read of a row, without its vector."""
+        """Return what is read of a row, without its vector."""
         more = [name for name in (WINDOW, CHECK) if name in self.schema.names]
         return [*COLUMNS, *more]
 
     @property
     def checked(self) -> bool:
-        """Whether damaged rows can be told."""
+        """Return whether damaged rows can be told."""
         return CHECK in self.schema.names
 
     @property
     def outdated(self) -> bool:
-        """Whether the table is of an older version, and to be rewritten."""
+        """Return whether the table is of an older version, and to be rewritten."""
         return WINDOW in self.schema.names
 
     @property
@@ -282,7 +282,7 @@ class Shard:
 
     @asynccontextmanager
     async def _one_commit(self) -> AsyncIterator[None]:
-        """What is done makes one version; another one is another process's."""
+        """Return what is done makes one version; another one is another process's."""
         if self.objects is None:
             yield
             return
@@ -307,11 +307,11 @@ class Shard:
         await self._read_indices(self.table)
 
     def may_lack_words(self) -> bool:
-        """Whether a user may have so many rows now that words have to be indexed."""
+        """Return whether a user may have so many rows now that words have to be indexed."""
         return not self.searchable and self._uncounted >= self._words_from
 
     async def has_large_user(self) -> bool:
-        """Whether a user has so many rows that their words are searched for in the table."""
+        """Return whether a user has so many rows that their words are searched for in the table."""
         self._uncounted = 0
         return await count_most_of_a_user(self.table) >= self._words_from
 
@@ -367,7 +367,7 @@ class Shard:
     # -- upkeep, under the lock --------------------------------------------------------------------
 
     def wants_compacting(self, commits: int, *, keep_s: float) -> bool:
-        """Whether compaction is due: after so many commits, or when writing has paused.
+        """Return whether compaction is due: after so many commits, or when writing has paused.
 
         After a pause it runs again once no one can read the old versions any more.
         """
@@ -384,7 +384,7 @@ class Shard:
         )
 
     def wants_indexing(self) -> bool:
-        """Whether rows that came in bulk are to be indexed now, or writing has paused."""
+        """Return whether rows that came in bulk are to be indexed now, or writing has paused."""
         if self.unindexed <= MOST_UNINDEXED:
             return False
         paused = time.monotonic() - self._written_at > _PAUSE_S
@@ -423,7 +423,7 @@ class Shard:
         return None if self.files is None else await run_in_thread(self.files.manifest)
 
     async def _needs_optimize(self, manifest: Manifest) -> bool:
-        """Whether too many rows are in no index, or too many versions are kept."""
+        """Return whether too many rows are in no index, or too many versions are kept."""
         return (
             await count_unindexed(self.table) > MOST_UNINDEXED
             or await lacks_users(self.table)

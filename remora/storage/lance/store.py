@@ -315,7 +315,7 @@ class LanceStore:
         return await self._upkeep.compact()
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
-        """What is damaged, doubled, or in the wrong place.
+        """Return what is damaged, doubled, or in the wrong place.
 
         What opening found is reported as well, until `clear_refill`.
 

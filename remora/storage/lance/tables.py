@@ -44,7 +44,7 @@ _LOOKED_AT = 8  # rows of each table, at opening
 
 
 class LanceTables:
-    """What the parts of a store share.
+    """The open tables that the parts of a store share.
 
     Args:
         connect: gives a connection to LanceDB, with caches of its own.
@@ -254,7 +254,10 @@ class LanceTables:
         self.shards[name] = shard
 
     async def _is_of_this_key(self, table: Any) -> bool:
-        """Whether rows can be found by these digests. A few are looked at: one may be damaged."""
+        """Return whether rows can be found by these digests.
+
+        A few are looked at: one may be damaged.
+        """
         columns = ["user_key", "user_id"]
         found = await table.query().select(columns).limit(_LOOKED_AT).to_arrow()
         keys, users = (found.column(name).to_pylist() for name in columns)
@@ -379,7 +382,7 @@ class LanceTables:
 
     @property
     def at_object_store(self) -> bool:
-        """Whether a commit waits for a server, not for this machine."""
+        """Return whether a commit waits for a server, not for this machine."""
         return self._objects is not None
 
     async def clear_refill(self) -> None:

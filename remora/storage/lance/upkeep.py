@@ -1,4 +1,4 @@
-"""What is done to whole tables: rows are deleted and erased, tables compacted, checked, repaired.
+"""Work on whole tables: rows are deleted and erased, tables compacted, checked, repaired.
 
 Deleting leaves the bytes in LanceDB: in old versions, in fragments of which little was deleted, in
 indices, and the predicate in the log. So erasing rewrites the table (`storage/lance/shard.py`).
@@ -318,7 +318,7 @@ class LanceUpkeep:
     # -- checking and repairing --------------------------------------------------------------------
 
     async def findings(self, *, deep: bool) -> list[Finding]:
-        """What is wrong with the tables' files and rows; see `LanceStore.verify`."""
+        """Return what is wrong with the tables' files and rows; see `LanceStore.verify`."""
         found: list[Finding] = []
         for _, shard in sorted(self._tables.shards.items()):
             async with shard.lock:

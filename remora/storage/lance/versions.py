@@ -21,7 +21,7 @@ __all__ = ["JournalVersions", "TableVersions", "VersionNote", "versions_setting"
 
 
 class VersionNote(msgspec.Struct, frozen=True):
-    """What is noted of the tables at one address.
+    """The note of the tables at one address.
 
     Attributes:
         tables: the version of each table that counts, by name.
@@ -37,11 +37,14 @@ class TableVersions(Protocol):
 
     @property
     def owned(self) -> bool:
-        """Whether this process may write; otherwise it only reads what the owner has noted."""
+        """Return whether this process may write.
+
+        Otherwise it only reads what the owner has noted.
+        """
         ...
 
     async def read(self) -> VersionNote | None:
-        """What is noted; None if nothing ever was.
+        """Return what is noted; None if nothing ever was.
 
         Raises:
             StorageError: it cannot be read.

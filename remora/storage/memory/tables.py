@@ -151,7 +151,7 @@ def as_resumed(job: Job) -> Job:
 
 
 class MemoryTables:
-    """What is committed.
+    """The committed rows.
 
     Args:
         hot_keys: idempotency keys that an image holds at most; the others are looked up.
@@ -260,7 +260,7 @@ class MemoryTables:
         self._erased.add(actor.sid)
 
     def saved(self, key: Hashable) -> SavedSession | SavedUser:
-        """What an actor is restored from; one without rows gets the next number."""
+        """Return what an actor is restored from; one without rows gets the next number."""
         actor = self._find(key)
         sid = actor.sid if actor else self._next_sid + 1
         self._next_sid = max(self._next_sid, sid)

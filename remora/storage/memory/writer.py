@@ -20,7 +20,7 @@ __all__ = ["MemoryWriter"]
 
 
 class _Commits:
-    """What all owners of the same rows share.
+    """The commits that all owners of the same rows share.
 
     Attributes:
         epoch: how many owners there were so far.
@@ -138,7 +138,7 @@ class MemoryWriter(MemoryTables):
         self._owners.number += 1
 
     def _is_overtaken(self) -> bool:
-        """Whether there is a newer owner; notices it for `wait_until_lost`."""
+        """Return whether there is a newer owner; notices it for `wait_until_lost`."""
         if self._lost is None and self.epoch != self._owners.epoch:
             self._lost = OwnershipLost(
                 "another owner has taken this journal over; nothing more can be stored here"

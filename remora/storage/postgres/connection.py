@@ -96,7 +96,7 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether the connection broke, so that what became of the statement is not known."""
+    """Return whether the connection broke, so that what became of the statement is not known."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_CONNECTION_STATES)
     # TimeoutError is an OSError; the other is a statement on a connection that is being ended
@@ -106,7 +106,7 @@ def is_broken(error: BaseException) -> bool:
 
 
 def is_of_content(error: BaseException) -> bool:
-    """Whether a failure may be the fault of one write alone."""
+    """Return whether a failure may be the fault of one write alone."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_CONTENT_STATES)
     return isinstance(error, ValueError)  # asyncpg cannot send a value
@@ -121,5 +121,5 @@ def describe(error: BaseException) -> str:
 
 
 def is_over_time(error: BaseException) -> bool:
-    """Whether a time limit of the role, or of the server, ended it."""
+    """Return whether a time limit of the role, or of the server, ended it."""
     return getattr(error, "sqlstate", None) in _TIME_LIMITS

@@ -36,7 +36,7 @@ _EMPTY = "TRUNCATE remora.erased, remora.settings, remora.attachments, " + ", ".
 
 
 class JournalFacts(msgspec.Struct, frozen=True):
-    """What a journal knows apart from its rows.
+    """The facts of a journal apart from its rows.
 
     Attributes:
         instance: six hex digits in the ids of its messages.
@@ -81,7 +81,7 @@ class DatabaseRows:
             connection.terminate()
 
     async def read_facts(self) -> JournalFacts:
-        """What the journal knows apart from its rows."""
+        """Return what the journal knows apart from its rows."""
         row = await self._connection.fetchrow(self._sql("SELECT * FROM remora.journal"))
         assert row is not None
         last = await self._connection.fetchval(self._sql("SELECT max(sid) FROM remora.actors"))
@@ -94,7 +94,7 @@ class DatabaseRows:
         )
 
     async def is_empty(self) -> bool:
-        """Whether the journal never had a row."""
+        """Return whether the journal never had a row."""
         facts = await self.read_facts()
         return not facts.last_sid and not facts.settings
 

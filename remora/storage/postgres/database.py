@@ -27,7 +27,7 @@ class Database:
         self._connection: asyncpg.Connection[Any] | None = None
 
     async def use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[_Found]]) -> _Found:
-        """What `work` returns. If it fails, the next call connects again.
+        """Return what `work` returns. If it fails, the next call connects again.
 
         Raises:
             ConfigError, StorageError: the database cannot be used; the text says why.

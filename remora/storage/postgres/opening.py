@@ -70,7 +70,7 @@ _ANOTHER_WAS_FIRST = (
 
 
 class Ownership(msgspec.Struct, frozen=True):
-    """What taking a journal over gave.
+    """The result of taking a journal over.
 
     Attributes:
         epoch: the number of its owners so far, this one included.
@@ -326,7 +326,7 @@ async def _claim(
 
 
 def open_error(error: BaseException, address: Address) -> StorageError | ConfigError | None:
-    """What a failure to open it means; None for a failure that is not PostgreSQL's."""
+    """Return what a failure to open it means; None for a failure that is not PostgreSQL's."""
     if isinstance(error, RemoraError):  # said what it means already
         return None
     if isinstance(error, asyncpg.exceptions.TargetServerAttributeNotMatched):

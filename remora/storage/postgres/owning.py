@@ -1,4 +1,4 @@
-"""Whether the journal, and every commit that was acknowledged, are still this process's."""
+"""The ownership of a PostgreSQL journal, and of every commit that was acknowledged."""
 
 from __future__ import annotations
 

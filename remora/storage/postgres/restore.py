@@ -1,4 +1,4 @@
-"""What actors are restored from: hundreds of actors by one query."""
+"""The images of actors: hundreds of actors by one query."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _TEXTS: dict[int, Callable[[Sequence[Any]], tuple[Any, ...]]] = {
 async def restore_actors(
     read: Query, keys: Sequence[Hashable], new_sid: Callable[[], int]
 ) -> list[SavedActor | Exception]:
-    """What the journal has of each actor; a new one gets its number from `new_sid`."""
+    """Return what the journal has of each actor; a new one gets its number from `new_sid`."""
     names: list[Any] = list(dict.fromkeys(keys))
     sessions = [one.session if isinstance(one, SessionKey) else "" for one in names]
     found = await read(_SELECT_ACTORS, [one.user for one in names], sessions)

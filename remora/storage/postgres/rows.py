@@ -55,7 +55,7 @@ class Rows(RecordRows):
 
     @property
     def arguments(self) -> list[Any]:
-        """What the function takes after epoch and number; empty without any row."""
+        """Return what the function takes after epoch and number; empty without any row."""
         kinds, rows = [], []
         for kind, found in self.others():
             kinds.append(kind)

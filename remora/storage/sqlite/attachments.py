@@ -103,7 +103,7 @@ def remove_unreferred(journal: Path, directory: Path) -> None:
 def check_attachments(
     journal: Path, directory: Path, *, deep: bool
 ) -> tuple[list[Finding], list[str]]:
-    """What is wrong with the attachments of a journal, and what is worth knowing.
+    """Return what is wrong with the attachments of a journal, and what is worth knowing.
 
     Args:
         journal: the file, or a copy of it.

@@ -183,7 +183,7 @@ class JournalConnection(aiosqlite.Connection):
         on_done: Callable[[BaseException | None], None],
         earlier: Submitted | None = None,
     ) -> Submitted:
-        """What `run` does, without a task: `on_done` is called on the event loop with the error.
+        """Do what `run` does, without a task: the event loop calls `on_done` with the error.
 
         Args:
             steps: the transaction.
@@ -212,7 +212,7 @@ class JournalConnection(aiosqlite.Connection):
         await execute(self.run_in_place, self._conn, steps)
 
     def run_in_place(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
-        """What `run` does in the connection's thread."""
+        """Do what `run` does, in the connection's thread."""
         run_steps(connection, steps)
         if self.place is not None and not connection.in_transaction:
             self.place.check()

@@ -108,7 +108,7 @@ class JournalFiles:
             await anyio.sleep(_EMPTY_WAL_PAUSE_S)
 
     async def _truncate_wal(self) -> bool:
-        """Whether the log is empty now; does not wait for a reader that needs it."""
+        """Return whether the log is empty now; does not wait for a reader that needs it."""
         try:
             await self._writer.execute("PRAGMA busy_timeout = 0")
             try:

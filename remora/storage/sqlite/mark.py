@@ -54,7 +54,7 @@ _SUM = struct.Struct("<I")
 
 
 class MarkContent(msgspec.Struct, frozen=True):
-    """What a mark says.
+    """The content of a mark.
 
     Attributes:
         lineage: which journal it belongs to.
@@ -122,7 +122,7 @@ class CommitMark:
 
 
 def read_mark(path: Path) -> MarkContent | None:
-    """What the mark says; None if it says nothing. Blocks on the file system."""
+    """Return what the mark says; None if it says nothing. Blocks on the file system."""
     try:
         found = path.read_bytes()
     except OSError:
@@ -141,13 +141,13 @@ def read_mark(path: Path) -> MarkContent | None:
 
 
 def is_of_another_journal(mark: MarkContent, journal: sqlite3.Connection) -> bool:
-    """Whether this journal was put in the place of the one that the mark is of. Blocks."""
+    """Return whether this journal was put in the place of the one that the mark is of. Blocks."""
     found = journal.execute("SELECT value FROM settings WHERE name = 'lineage'").fetchone()
     return found is None or found[0] != mark.lineage
 
 
 def missing_commits(mark: MarkContent, journal: sqlite3.Connection) -> str:
-    """What the mark names and the journal lacks, as text; empty for nothing. Blocks."""
+    """Return what the mark names and the journal lacks, as text; empty for nothing. Blocks."""
     settings = dict(
         journal.execute(
             "SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')"

@@ -48,7 +48,7 @@ NORMAL none.
 
 
 class Ownership:
-    """What the owner of a journal needs to write to it.
+    """The right to write to a journal.
 
     Attributes:
         epoch: the number of its owners so far; only the newest may write.
@@ -227,7 +227,7 @@ async def take_ownership(
 
 
 def open_error(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:
-    """What a failure to open it means."""
+    """Return what a failure to open it means."""
     name = getattr(error, "sqlite_errorname", "")
     if (
         name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT"))

@@ -1,4 +1,4 @@
-"""Whether the journal, and its files, are still this process's."""
+"""The ownership of a SQLite journal and its files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FileOwnershipWatch(OwnershipWatch):
             self.files_gone(e)
 
     def files_gone(self, error: FilesGone) -> OwnershipLost:
-        """What is written from now on would be in files that no start finds."""
+        """Return what is written from now on would be in files that no start finds."""
         if self.lost is None:
             probe("journal_files_gone")
         return self._lose(

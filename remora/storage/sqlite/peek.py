@@ -101,7 +101,7 @@ def peek_format(journal: Path) -> int:
 
 
 def has_log(journal: Path) -> bool:
-    """Whether there is a write-ahead log: without one, no process has the journal open."""
+    """Return whether there is a write-ahead log: without one, no process has the journal open."""
     return journal.with_name(f"{journal.name}-wal").exists()
 
 
@@ -165,7 +165,7 @@ def _first(rows: list[tuple[Any, ...]], page: ListingPage) -> list[tuple[Any, ..
 
 
 def _uses_are_complete(database: sqlite3.Connection) -> bool:
-    """Whether the index of last uses can be relied on: no process has the journal open."""
+    """Return whether the index of last uses can be relied on: no process has the journal open."""
     query = "SELECT 1 FROM settings WHERE name = ?"
     return database.execute(query, (USES_COMPLETE,)).fetchone() is not None
 

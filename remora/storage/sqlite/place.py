@@ -1,4 +1,4 @@
-"""Whether the journal's files are where they were opened.
+"""The place of the journal's files: where they were opened, or not.
 
 SQLite works on open files. If somebody removes or replaces ``journal.db`` or its write-ahead log,
 or renames the directory, it goes on without an error, and what it commits is in no file that the

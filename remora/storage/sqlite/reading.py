@@ -421,7 +421,7 @@ class JournalReader:
         return await run_in_thread_if(len(rows) > _IN_THREAD, read_user_rows, rows, page)
 
     async def _uses_are_indexed(self, where: str, *parameters: str) -> bool:  # noqa: ARG002
-        """Whether `actors.used_us` of these actors can be relied on."""
+        """Return whether `actors.used_us` of these actors can be relied on."""
         return False
 
     async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:

@@ -1,4 +1,4 @@
-"""What actors are restored from: hundreds of actors by one query."""
+"""The images of actors: hundreds of actors by one query."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ _SELECT_ACTORS = (
 async def restore_actors(
     read: Query, keys: Sequence[Hashable], new_sid: Callable[[], int]
 ) -> list[SavedActor | Exception]:
-    """What the journal has of each actor; a new one gets its number from `new_sid`."""
+    """Return what the journal has of each actor; a new one gets its number from `new_sid`."""
     found_rows = await read(_SELECT_ACTORS, (msgspec.json.encode(keys).decode(),))
     return await save_actors(found_rows, keys, new_sid)

@@ -173,7 +173,9 @@ class Rows(RecordRows):
             self.uses[sid] = entries[-1].at_us
 
     def message_step(self, epoch: int) -> Step | None:
-        """What stores the new messages; changes nothing if the writer is not the owner any more.
+        """Return what stores the new messages.
+
+        Changes nothing if the writer is not the owner any more.
 
         Args:
             epoch: the writer's.
@@ -195,7 +197,7 @@ class Rows(RecordRows):
         return Step(_INSERT_MESSAGES, [parameters], must_change=True)
 
     def steps(self) -> Iterator[Step]:
-        """What stores all but new messages."""
+        """Return what stores all but new messages."""
         for kind, rows in self.others():
             yield Step(_STATEMENTS[kind], [_as_json(rows)] if kind in _AS_JSON else rows)
 

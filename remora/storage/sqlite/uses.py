@@ -80,7 +80,7 @@ class SessionUses:
         return [Step(_COMPUTE, [(first, min(first + COMPUTED_AT_ONCE - 1, last_sid))])]
 
     def computed(self, last_sid: int) -> None:
-        """What `compute_some` gave is committed."""
+        """Note that the result of `compute_some` is committed."""
         assert self._computed_through is not None
         done = self._computed_through + COMPUTED_AT_ONCE
         self._computed_through = None if done >= last_sid else done
@@ -91,12 +91,12 @@ class SessionUses:
         return [Step(_UPDATE, [(_encode(self._taken).decode(),)])] if self._taken else []
 
     def take_back(self) -> None:
-        """What `take` gave was not committed."""
+        """Take back what `take` gave: it was not committed."""
         self._held = {**self._taken, **self._held}
         self._taken = {}
 
     def committed(self, uses: Mapping[int, int] = _NONE) -> None:
-        """What `take` gave is written, and messages of these sessions.
+        """Note that what `take` gave is written, and messages of these sessions.
 
         Args:
             uses: when each session's newest message was created, by the session's number.

@@ -56,7 +56,7 @@ _check = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
 class _Actor(msgspec.Struct):
-    """What the rows of an actor are compared with."""
+    """The actor that its rows are compared with."""
 
     name: str
     session: bool

@@ -166,7 +166,7 @@ class JournalWriter(WriteQueue):
 
     @property
     def alternates(self) -> bool:
-        """Whether two commits at a time are worth it.
+        """Return whether two commits at a time are worth it.
 
         They cost a second sync, and save what the thread waits for the event loop. With 16 senders
         they stored 1.4 times as much on a disk that syncs a page in 0.2 to 0.4 ms, and 0.7 times if

@@ -1,4 +1,4 @@
-"""What a power cut leaves in memory.
+"""The memory that a power cut leaves behind.
 
 Coroutines that stand where they stood, and must go without doing anything more.
 

@@ -283,11 +283,11 @@ class SeededLoop(asyncio.AbstractEventLoop):
         """There is no debug mode; `trace` tells more."""
 
     def is_running(self) -> bool:
-        """Whether it is within `run_until_complete`."""
+        """Return whether it is within `run_until_complete`."""
         return self._running
 
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Return whether it was closed."""
         return self._closed
 
     def set_exception_handler(self, handler: Any) -> None:

@@ -126,7 +126,7 @@ class _Connection:
 
 
 def _writes(function: Callable[[], Any]) -> bool:
-    """Whether this call of the journal writes: a transaction, or a statement but a query."""
+    """Return whether this call of the journal writes: a transaction, or a statement but a query."""
     if _is_transaction(function):
         return True
     words = getattr(function, "args", ())

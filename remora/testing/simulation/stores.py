@@ -173,7 +173,7 @@ class _Host:
         self._started: list[Any] = []
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result. Blocks.
+        """Return its result. Blocks.
 
         Raises:
             LongTermError: the store is closed, as LanceDB's own says.
