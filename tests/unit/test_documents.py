@@ -99,6 +99,8 @@ def test_agentscope_names_are_mapped() -> None:
         ("academic style", "practical examples", "cookbook.md"),
     ):
         assert remoras in mapped[old, new]
+    for name in ("save_to_memory", "recall_from_memory"):
+        assert hasattr(MemoryTools, name)
     for name in (
         "save_to_memory",
         "recall_from_memory",
@@ -106,7 +108,6 @@ def test_agentscope_names_are_mapped() -> None:
         "retrieve_from_memory",
     ):
         assert hasattr(massgen.PersistentMemory, name)
-        assert hasattr(MemoryTools, name)
 
 
 def test_storage_ports_are_described() -> None:
