@@ -35,7 +35,7 @@ from remora.ids import SessionKey
 from remora.runtime.log import Write
 from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.rows import Rows
+from remora.storage.sqlite.writer import Rows
 
 __all__ = ["DEADLINE_S", "LATE_S", "TOTAL_BYTES", "Overload", "overload"]
 

@@ -12,8 +12,7 @@ import httpx
 
 from remora import Config
 from remora.cluster.reading import MemoryReader
-from remora.view.app import ViewOptions, build_app
-from remora.view.guard import Guard
+from remora.view.app import Guard, ViewOptions, build_app
 
 TOKEN = "t" * 43
 HOME = "http://127.0.0.1:8700"

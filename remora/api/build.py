@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,7 +36,6 @@ from remora.api.queues import (
     extracts_facts,
     schedule_upkeep,
 )
-from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
@@ -54,6 +54,7 @@ from remora.recall.planner import Planner
 from remora.recall.recall import Recall
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import run_to_end
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.locks import SharedLocks
@@ -76,8 +77,12 @@ from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls
 from remora.services.turns import LocalTurns
 from remora.services.work import LocalWork
+from remora.storage.export.transfer import SessionExport, TransferReport
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import BatchCounter, TokenCounter, count_message
+
+if TYPE_CHECKING:
+    from remora.maintenance.export import Progress
 
 __all__ = ["Internals", "build"]
 
@@ -510,3 +515,50 @@ def _rebuildable_blocks(blocks: BlocksLike | None, key: SessionKey) -> Collectio
         for one in of_session
         if isinstance(one, VectorMemoryBlock) and one.vector_store is None
     }
+
+
+# -- exporting and importing sessions of a runtime in this process ---------------------------------
+
+
+class LocalTransfers:
+    """Sessions and users as plain data: single sessions, or everything in files."""
+
+    def __init__(self, parts: TransferParts) -> None:
+        self.parts = parts
+        """For what exports and imports several runtimes together."""
+
+    # The modules that are imported below were preloaded when the runtime was opened.
+
+    async def export_session(self, key: SessionKey) -> SessionExport | None:
+        """See `remora.Session.export`."""
+        from remora.maintenance.export import export_session  # noqa: PLC0415
+
+        return await export_session(self.parts, key)
+
+    async def import_session(self, export: SessionExport, key: SessionKey) -> None:
+        """See `remora.User.import_session`."""
+        from remora.maintenance.import_ import import_session  # noqa: PLC0415
+
+        await import_session(self.parts, export, key)
+
+    async def export_to(
+        self, path: Path, *, overwrite: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.export`."""
+        from remora.maintenance.export import export_to  # noqa: PLC0415
+        from remora.storage.export.targets import check_target  # noqa: PLC0415
+
+        target = check_target(path)
+        return await run_to_end(
+            export_to, [self.parts], target, overwrite=overwrite, progress=progress
+        )
+
+    async def import_from(
+        self, path: Path, *, skip_existing: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.import_`."""
+        from remora.maintenance.import_ import import_from  # noqa: PLC0415
+
+        return await run_to_end(
+            import_from, [self.parts], path, skip_existing=skip_existing, progress=progress
+        )

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from remora.api.dead_letters import check_droppable, no_dead_letter
-from remora.cli.opening import Memory, connect_owner, directory_of
+from remora.cli.opening import Memory, connect_owner, directory_of, open_runtime
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
-from remora.cli.waiting_erasures import print_erasures, retry_erasures
 from remora.cluster.acting import Actions
-from remora.cluster.operating import job_line, list_erasures, list_jobs, owner_of
+from remora.cluster.operating import call_there, job_line, list_erasures, list_jobs, owner_of
 from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
@@ -279,3 +279,76 @@ def _duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+# -- the waiting erasures that ``remora jobs`` shows and retries -----------------------------------
+
+
+class _ErasureLine(msgspec.Struct, frozen=True):
+    """The line of ``--json`` for an erasure.
+
+    Attributes:
+        state: ``erasing``.
+        user_key: digest of the user's id.
+        session_key: digest of the session; empty for the whole user.
+        since: when it was first tried, if it has failed; ISO 8601.
+    """
+
+    id: str
+    state: str
+    user_key: str
+    session_key: str
+    attempts: int
+    since: str | None
+    error: str
+
+
+def print_erasures(
+    console: Console, erasures: Sequence[WaitingErasure], *, as_json: bool = False
+) -> None:
+    """Print them, one per line."""
+    if as_json:
+        lines = [
+            _ErasureLine(
+                one.id, "erasing", one.user_key, one.session_key, one.attempts,
+                _time(one.since_us), one.error,
+            )
+            for one in erasures
+        ]  # fmt: skip
+        sys.stdout.writelines(msgspec.json.encode(line).decode() + "\n" for line in lines)
+        return
+    for one in erasures:
+        whose = f"user {one.user_key}" + (f" session {one.session_key}" * bool(one.session_key))
+        failures = ""
+        if one.attempts:
+            plural = "s" if one.attempts != 1 else ""
+            failures = f"  {one.attempts} failure{plural} since {_time(one.since_us)}, the last: "
+        console.print(
+            Text.assemble(
+                one.id, ("  erasing", "red" if one.attempts else ""), "  ", (whose, "cyan"),
+                failures, printable(one.error),
+            ),
+            soft_wrap=True,
+            highlight=False,
+        )  # fmt: skip
+    if any(one.attempts for one in erasures):
+        hint = "erasures are retried by themselves; fix the cause, then remora jobs retry --all"
+        console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
+
+
+def _time(since_us: int) -> str | None:
+    if not since_us:
+        return None
+    return datetime.fromtimestamp(since_us / 1_000_000, UTC).isoformat(timespec="seconds")
+
+
+async def retry_erasures(console: Console, arguments: argparse.Namespace) -> int:
+    """Try all waiting erasures once more, here; returns the exit code."""
+    with call_there("retry_erasures()"):
+        async with open_runtime(arguments, journal_only=True) as runtime:
+            left = await runtime.retry_erasures()
+            finished = runtime.statistics().erasures.finished
+    plural = "s" if finished != 1 else ""
+    console.print(f"{finished} erasure{plural} finished", markup=False, highlight=False)
+    print_erasures(console, left)
+    return 1 if left else 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from typing import Any
 
 from remora.api.build import Internals
 from remora.api.database import check_directory, open_database
@@ -13,7 +14,7 @@ from remora.api.health import Health, HealthProblem, merge_health, of_problems
 from remora.api.runtime import Runtime
 from remora.api.shards import make_database_shards, opened_parts, options_of, with_journal
 from remora.api.status import make_answer
-from remora.cluster.door import ShardDoor
+from remora.cluster.link import OwnerEnd
 from remora.cluster.loading import load_rest
 from remora.cluster.machines import Machines
 from remora.cluster.node import Node
@@ -21,12 +22,13 @@ from remora.cluster.serving import Served
 from remora.cluster.target import Target
 from remora.cluster.tcp import TcpListener
 from remora.cluster.term import ShardTerm
-from remora.cluster.wire import release
-from remora.errors import ConfigError, JournalTooNew, LongTermError, StorageError
+from remora.cluster.wire import Hello, Welcome, WireError, release
+from remora.errors import ConfigError, JournalTooNew, LongTermError, OwnerUnreachable, StorageError
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import start_answering
+from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.journal_port import Journal
 from remora.storage.lance.objects import ObjectStore, is_object_store
 from remora.storage.layout import ShardLayout
@@ -235,3 +237,63 @@ class NodeServer:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+# -- where connections to a node come in: each goes to the shard that its worker asks for ----------
+
+_NO_EPOCHS = b"\x90"
+
+
+class ShardDoor(asyncio.Protocol):
+    """One connection until its worker has said which shard it wants.
+
+    Args:
+        find: gives what serves a shard; None if this node does not serve it now.
+    """
+
+    def __init__(self, find: Callable[[int], Served | None]) -> None:
+        self._find = find
+        self._end = OwnerEnd(self._greet, _NO_EPOCHS)
+        self._wanted: Served | None = None
+        self._data = bytearray()
+        self._transport: Any = None
+        self._descriptor = -1
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`, as for the others."""
+        self._transport = transport
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        give_up_in_children(self._descriptor)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        keep_in_children(self._descriptor)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            self._end.feed(data)
+        except WireError as e:
+            _logger.warning("worker_garbled", problem=str(e)[:200])
+            self._transport.abort()
+            return
+        if self._wanted is not None:
+            self._pass_on(self._wanted)
+        elif self._end.refused:
+            frame = self._end.take()
+            assert frame is not None
+            self._transport.write(frame)
+            self._transport.close()
+
+    def _greet(self, hello: Hello) -> Welcome:
+        """Note what serves the shard, which then reads the hello itself."""
+        self._wanted = self._find(hello.shard)
+        raise OwnerUnreachable(
+            f"this node does not serve shard {hello.shard} now: another one does, or will"
+        )
+
+    def _pass_on(self, served: Served) -> None:
+        keep_in_children(self._descriptor)
+        protocol = served.make_protocol()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(bytes(self._data))

@@ -11,10 +11,9 @@ message gains less. Then the speaker and the kind of message are weighed:
 * questions are more often about what a user said, or a tool found, than about what an assistant
   said, unless they ask for just that ("What did you recommend?");
 * a tool's result answers its call;
-* what a user states of the matter that a question about themselves asks
-  (`remora.recall.statements`), and what was said on the days that it asks of alone, is an answer
-  without a word of it;
-* a message that has an identifier of the question (`remora.recall.identifiers`) is about it;
+* what a user states of the matter that a question about themselves asks, and what was said on the
+  days that it asks of alone, is an answer without a word of it;
+* a message that has an identifier of the question (`remora.recall.question`) is about it;
 * a message that repeats words of a question, and says little else, is no answer.
 
 If a question asks for several things (`remora.recall.lists`), a message loses a share of its score
@@ -42,12 +41,12 @@ import msgspec
 
 from remora.actors.policies.text_index import rarity
 from remora.config import RecallConfig
+from remora.languages.personal import states
 from remora.recall.days import of_days_named, weigh_messages
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import MOST_BETTER, asks_for_several, better_in_group
 from remora.recall.newest import DEPTH, order_newest_first
 from remora.recall.question import Question
-from remora.recall.statements import find_statements
 from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
@@ -491,3 +490,38 @@ def _trust(near: Numbers, words: Numbers, config: RecallConfig) -> float:
     if not spread:  # no words to go by
         return 1.0
     return min(max(float(near @ words) / spread / config.vector_agreement, _LEAST_TRUST), 1.0)
+
+
+# -- statements that answer a question about its asker which has none of their words ---------------
+#
+# See `remora.languages.personal`.
+
+_MOST_READ = 5_000  # messages, the newest, in 15 ms
+_OLDEST = 0.8  # what the oldest statement counts: the newest is true
+
+
+def find_statements(
+    matter: str, rows: Sequence[MemoryRow], eligible: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64] | None:
+    """Return what each row counts as a statement of a matter, 0.8 to 1, newer ones more.
+
+    Shape (rows,).
+
+    None if there is none. Only what users themselves said counts.
+
+    Args:
+        matter: see `remora.languages.personal.find_matter`.
+        rows: in any order.
+        eligible: which rows are searched, shape (rows,).
+    """
+    import numpy as np  # noqa: PLC0415
+
+    is_statement = states(matter)
+    mine = [place for place in eligible.nonzero()[0].tolist() if rows[place].role == "user"]
+    mine.sort(key=lambda place: rows[place].created_us)
+    found = [place for place in mine[-_MOST_READ:] if is_statement(rows[place].content)]
+    if not found:
+        return None
+    counts = np.zeros(len(rows))
+    counts[found] = np.linspace(_OLDEST, 1.0, len(found)) if len(found) > 1 else 1.0
+    return counts

@@ -7,7 +7,8 @@ its state), `lookups` (cold records), `deadlines`, `passivation` (who leaves mem
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -23,7 +24,6 @@ from remora.runtime.cell import Cell, CellHost, CellStatus
 from remora.runtime.clock import Clock
 from remora.runtime.deadlines import Deadlines
 from remora.runtime.dispatch import Dispatcher
-from remora.runtime.eviction import Eviction
 from remora.runtime.fairness import Quota, QuotaPool
 from remora.runtime.limits import RegistryLimits, RegistryStatistics
 from remora.runtime.log import Log
@@ -369,3 +369,76 @@ class ActorRegistry:
             quarantines=self._activation.quarantines,
             waiting_bytes=self._pool.bytes,
         )
+
+
+# -- eviction: taking actors out of memory on demand, and keeping them out -------------------------
+
+_AT_ONCE = 500  # actors in one turn of the event loop: about a millisecond
+
+
+class Eviction:
+    """Bars actors from activation, and removes those that are live."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        cells: dict[Hashable, Cell],
+        dispatcher: Dispatcher,
+        deadlines: Deadlines,
+        passivation: Passivation,
+        watchers: Watchers,
+    ) -> None:
+        self._clock = clock
+        self._cells = cells
+        self._dispatcher = dispatcher
+        self._deadlines = deadlines
+        self._passivation = passivation
+        self._watchers = watchers
+        self._bars: list[tuple[Callable[[Hashable], bool], Callable[[], Exception]]] = []
+
+    @contextmanager
+    def bar(
+        self, matches: Callable[[Hashable], bool], error: Callable[[], Exception]
+    ) -> Iterator[None]:
+        """While this is open, no actor that matches is activated: messages raise `error()`."""
+        bar = (matches, error)
+        self._bars.append(bar)
+        self._watchers.wake_all(matches)
+        try:
+            yield
+        finally:
+            self._bars.remove(bar)
+
+    def refusal(self, key: Hashable) -> Exception | None:
+        """The error for messages to this actor, if it is barred."""
+        return next((error() for matches, error in self._bars if matches(key)), None)
+
+    async def evict(self, matches: Callable[[Hashable], bool]) -> None:
+        """Take barred actors that match out of memory; return when their writes are durable.
+
+        Messages that were not handled are refused like new ones; replies that wait for a commit
+        still arrive.
+        """
+        while await self._evict_clean(matches):
+            probe("eviction_waited")
+            await self._clock.sleep(_POLL_S)
+
+    async def _evict_clean(self, matches: Callable[[Hashable], bool]) -> bool:
+        """Evict what is durable; True if some of the actors are not."""
+        staying = False
+        found = [cell for cell in self._cells.values() if matches(cell.key)]
+        for number, cell in enumerate(found, start=1):
+            if not number % _AT_ONCE:
+                await anyio.lowlevel.checkpoint()
+            if self._cells.get(cell.key) is not cell:  # it left in between
+                continue
+            if (refusal := self.refusal(cell.key)) is not None:
+                self._dispatcher.reject_waiting(cell, refusal)
+            if cell.status is CellStatus.QUARANTINED or (
+                cell.status is CellStatus.VALID and cell.clean
+            ):
+                self._deadlines.forget(cell)
+                self._passivation.remove(cell)
+            else:
+                staying = True
+        return staying

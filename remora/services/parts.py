@@ -253,7 +253,7 @@ class Work(Protocol):
 
 
 class Transfers(Protocol):
-    """Sessions as plain data; see `remora.api.transfers.LocalTransfers`."""
+    """Sessions as plain data; see `remora.api.build.LocalTransfers`."""
 
     async def export_session(self, key: SessionKey) -> SessionExport | None:
         """The session as plain data; None if it has neither messages nor keyed state."""

@@ -17,7 +17,7 @@ from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.ids import user_key
 from remora.storage.lance import shard as lance_shard
-from remora.storage.lance.rewriting import copy_rows, sorted_row_ids
+from remora.storage.lance.shard import copy_rows, sorted_row_ids
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 from tests.lance import (

@@ -17,7 +17,7 @@ from remora.adapters.muxi import BufferMemory
 from remora.api.plain import format_messages
 from remora.blocks import FactExtractionMemoryBlock, MemoryBlock, VectorMemoryBlock
 from remora.messages import ChatDict, remove_hidden
-from remora.recall.repeats import same_words
+from remora.recall.fit import same_words
 from remora.testing import HashEmbedder
 from tests.forgeries import (
     FORGERIES,

@@ -28,8 +28,7 @@ from google.adk.tools import load_memory
 from google.genai import types
 
 from remora import Runtime
-from remora.adapters.google_adk import RemoraMemoryService, RemoraSessionService
-from remora.adapters.google_adk_events import chat_messages
+from remora.adapters.google_adk import RemoraMemoryService, RemoraSessionService, chat_messages
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
 from tests.agents import PLAIN, RECALLING

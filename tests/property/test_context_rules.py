@@ -16,7 +16,7 @@ from remora.actors.user.messages import Synopsis
 from remora.blocks import StaticMemoryBlock
 from remora.errors import BudgetTooSmall
 from remora.messages import Entry, split_tool_calls
-from remora.recall.repeats import SaidTexts, same_words
+from remora.recall.fit import SaidTexts, same_words
 from remora.tokens import count_message
 from tests.harness import COUNTER, WINDOWS
 from tests.property.test_planner import call, found, memory, planned, shown, tiers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.recall.identifiers import find_identifiers
+from remora.recall.question import find_identifiers
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from remora.storage.records import Appended, BufferMoved, Watermarks
 from remora.storage.running import running_journal
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.rows import Rows
+from remora.storage.sqlite.writer import Rows
 
 pytestmark = pytest.mark.anyio
 MANY = 100  # more than are told at a time

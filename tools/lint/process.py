@@ -63,8 +63,8 @@ ALLOWED = {
     "storage/lance/allocators.py limit_arenas": "once, and for good",
     "storage/lance/allocators.py set_arrow_pool": "once, and for good",
     "storage/sqlite/connection.py": "once, at import",
-    "testing/simulation/closing.py _silence": "the simulated loop is dead: nothing else runs",
-    "testing/simulation/closing.py close_tasks": "",
+    "testing/simulation/loop.py _silence": "the simulated loop is dead: nothing else runs",
+    "testing/simulation/loop.py close_tasks": "",
     "testing/simulation/loop.py run_forever": "as asyncio's own loop does",
     "view/serving.py _give_way": "once and for good, in a command's process",
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
 from operator import eq
@@ -24,7 +25,6 @@ from remora.storage.identity import FilesGone, Identity
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState
-from remora.storage.lance.finishing import Finishing
 from remora.storage.lance.indices import IndexTools
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.object_table import ObjectTable
@@ -410,3 +410,36 @@ async def table_names(database: Any) -> list[str]:
     """The names of a database's tables that are remora's."""
     names = (await database.list_tables(limit=10_000)).tables
     return [name for name in names if name.startswith(TABLE_PREFIX)]
+
+
+# -- writes that go on though their caller is cancelled; at an object store, not without end -------
+
+
+class Finishing:
+    """Lets writes finish when a store is closed, until `limit` says how long that may take."""
+
+    def __init__(self) -> None:
+        self._scopes: set[anyio.CancelScope] = set()
+        self._deadline = math.inf
+
+    def limit(self, seconds: float) -> None:
+        """Give up what has not finished after so many seconds, also if it begins later."""
+        self._deadline = anyio.current_time() + seconds
+        for scope in self._scopes:
+            scope.deadline = self._deadline
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Run the block though its task is cancelled.
+
+        Raises:
+            LongTermError: it was given up; whether it wrote anything is not known.
+        """
+        with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
+            self._scopes.add(scope)
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise LongTermError("long-term memory was closed before it answered", retryable=True)

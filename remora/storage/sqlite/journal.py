@@ -5,25 +5,32 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import aiosqlite
 import anyio
+import msgspec
 
 from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logging import get_logger
+from remora.messages.attachments import MAGIC
 from remora.runtime.log import LogStatistics
 from remora.runtime.threads import run_in_thread
 from remora.storage.attachments import Attachments, BlobFiles
+from remora.storage.decoding import SEQ_MASK
 from remora.storage.journal_port import Erased, Finding, Retention
 from remora.storage.layout import check_unmoved
+from remora.storage.retention import ArchivedRange, MessageSizes
+from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.backup import snapshot
-from remora.storage.sqlite.connection import JournalConnection
+from remora.storage.sqlite.connection import JournalConnection, Query
 from remora.storage.sqlite.erasing import delete_message_slice, delete_rows
-from remora.storage.sqlite.files import BUSY_MS, JournalFiles
 from remora.storage.sqlite.opening import (
     SYNCHRONOUS,
     Ownership,
@@ -34,10 +41,9 @@ from remora.storage.sqlite.opening import (
 )
 from remora.storage.sqlite.place import JournalPlace, prepare_file
 from remora.storage.sqlite.reading import JournalReader
-from remora.storage.sqlite.trimming import SqliteArchive, trim_rows
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
-from remora.storage.trimming import trim_beyond
+from remora.storage.trimming import choose_batch, trim_beyond
 
 __all__ = ["MANY_SESSIONS", "SqliteJournal"]
 
@@ -327,3 +333,298 @@ class SqliteJournal(JournalReader, JournalWriter):
     def abandon(self) -> None:
         """Release the commit mark's file only, as if the process had died; for simulations."""
         self._mark.close()
+
+
+# -- archived originals in SQLite: what there is, and removing it ----------------------------------
+
+_BOUNDS = (
+    "SELECT s.sid, s.trimmed, s.summarized, (SELECT m.pos FROM messages AS m "
+    f"WHERE m.pos > (s.sid << {SEQ_BITS}) + max(s.flushed, s.trimmed) "
+    f"AND m.pos <= (s.sid << {SEQ_BITS}) + min(s.flushing, s.summarized) "
+    "AND m.pruned IS NULL AND m.removed IS NULL ORDER BY m.pos LIMIT 1) "
+    "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = w.value"
+)
+_SIZE = "length(m.chat) + coalesce(length(m.meta), 0)"
+_RANGE = "m.pos BETWEEN ? AND ?"
+
+
+class SqliteArchive:
+    """Implements `remora.storage.trimming.Archive`.
+
+    Args:
+        read: runs its queries.
+    """
+
+    def __init__(self, read: Query) -> None:
+        self._read = read
+
+    async def sessions(self, after: int, limit: int) -> list[int]:
+        rows = await self._read(
+            "SELECT sid FROM actors WHERE sid > ? AND session != '' AND summarized > trimmed "
+            "ORDER BY sid LIMIT ?",
+            (after, limit),
+        )
+        return [sid for (sid,) in rows]
+
+    async def jobs(self, sids: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        return await self._read(
+            "SELECT j.sid, j.payload FROM json_each(?) AS w CROSS JOIN jobs AS j "
+            "ON j.sid = w.value",
+            (_encode(sids),),
+        )
+
+    async def bounds(self, sids: Sequence[int]) -> Sequence[tuple[int, int, int, int | None]]:
+        return await self._read(_BOUNDS, (_encode(sids),))
+
+    async def first_since(self, archive: ArchivedRange, at_us: int) -> int | None:
+        rows = await self._read(
+            f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ? ORDER BY m.pos "
+            "LIMIT 1",
+            (*_positions(archive), at_us),
+        )
+        return _first_seq(rows)
+
+    async def newest_beyond(self, archive: ArchivedRange, count: int) -> int | None:
+        rows = await self._read(
+            "SELECT m.pos FROM actors AS s CROSS JOIN messages AS m ON m.pos > ? AND "
+            f"m.pos <= (s.sid << {SEQ_BITS}) + s.summarized WHERE s.sid = ? AND "
+            "s.summarized - s.trimmed > ? AND m.removed IS NULL ORDER BY m.pos DESC "
+            "LIMIT 1 OFFSET ?",
+            ((archive.sid << SEQ_BITS) + archive.trimmed, archive.sid, count, count),
+        )
+        return _first_seq(rows)
+
+    async def may_exceed(self, limit: int) -> bool:
+        ((pages,),) = await self._read("PRAGMA page_count", ())
+        ((free,),) = await self._read("PRAGMA freelist_count", ())
+        ((size,),) = await self._read("PRAGMA page_size", ())
+        return bool((pages - free) * size > limit)
+
+    async def attaching(self, wanted: Mapping[int, int]) -> Sequence[str]:
+        """The users whose messages up to these refer to attachments."""
+        rows = await self._read(
+            "SELECT DISTINCT s.user FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = "
+            f"w.value ->> 0 CROSS JOIN messages AS m ON m.pos > s.sid << {SEQ_BITS} AND m.pos <= "
+            f"(s.sid << {SEQ_BITS}) + (w.value ->> 1) WHERE instr(m.chat, ?) OR instr(m.meta, ?)",
+            (msgspec.json.encode(list(wanted.items())).decode(), MAGIC, MAGIC),
+        )
+        return [user for (user,) in rows]
+
+    async def size(self, sids: Sequence[int]) -> int:
+        ((size,),) = await self._read(
+            f"SELECT coalesce(sum({_SIZE}), 0) FROM json_each(?) AS w "
+            "CROSS JOIN actors AS s ON s.sid = w.value "
+            f"CROSS JOIN messages AS m ON m.pos > s.sid << {SEQ_BITS} AND m.pos <= (s.sid << "
+            f"{SEQ_BITS}) + s.summarized",
+            (_encode(sids),),
+        )
+        return int(size)
+
+    async def sizes(self, limit: int, archive: ArchivedRange, first: int) -> MessageSizes:
+        rows = await self._read(
+            f"SELECT m.pos, m.at_us, {_SIZE} FROM messages AS m WHERE {_RANGE} ORDER BY m.pos "
+            "LIMIT ?",
+            (*_positions(ArchivedRange(archive.sid, first - 1, archive.through)), limit),
+        )
+        return [(pos & SEQ_MASK, at_us, size) for pos, at_us, size in rows]
+
+
+async def trim_rows(
+    writer: aiosqlite.Connection, wanted: Mapping[int, int]
+) -> tuple[int, dict[int, int]]:
+    """Delete up to these messages, a bounded number, within a transaction.
+
+    How many went, and what is left to do.
+    """
+
+    async def read(statement: str, parameters: Iterable[Any] = ()) -> list[Any]:
+        return list(await writer.execute_fetchall(statement, parameters))
+
+    chosen, left = await choose_batch(SqliteArchive(read), wanted)
+    count = 0
+    for one in chosen:
+        delete = f"DELETE FROM messages AS m WHERE {_RANGE}"
+        count += (await writer.execute(delete, _positions(one))).rowcount
+        await writer.execute("UPDATE actors SET trimmed = ? WHERE sid = ?", (one.through, one.sid))
+    return count, left
+
+
+def _encode(sids: Sequence[int]) -> str:
+    return msgspec.json.encode(sids).decode()
+
+
+def _positions(archive: ArchivedRange) -> tuple[int, int]:
+    """The parameters of `_RANGE` for the messages of a range."""
+    start = archive.sid << SEQ_BITS
+    return start + archive.trimmed + 1, start + archive.through
+
+
+def _first_seq(rows: Sequence[tuple[Any, ...]]) -> int | None:
+    return rows[0][0] & SEQ_MASK if rows else None
+
+
+# -- the size of the journal's files: the write-ahead log, and free pages in the main file ---------
+
+BUSY_MS = 5_000
+_EMPTY_WAL_S = 30.0  # how long emptying the write-ahead log is tried
+_EMPTY_WAL_PAUSE_S = 0.05
+_FREE_PAGES = 1_024  # kept in the file for what comes next; trimming gives back the others
+_PAGES_AT_ONCE = 2_048
+
+
+class JournalFiles:
+    """Keeps the files small, through the writer.
+
+    Args:
+        journal: does the work, in turn among the writes.
+        writer: its writing connection.
+        read: queries its reading connection.
+        max_wal_bytes: size of the write-ahead log from which it is worth an alarm.
+
+    Attributes:
+        wal_bytes: size of the write-ahead log at the last checkpoint.
+    """
+
+    def __init__(
+        self,
+        journal: JournalWriter,
+        writer: JournalConnection,
+        read: Query,
+        *,
+        max_wal_bytes: int,
+    ) -> None:
+        self.wal_bytes = 0
+        self._wal = journal.path.with_name(f"{journal.path.name}-wal")
+        self._journal = journal
+        self._writer = writer
+        self._read = read
+        self._max_wal = max_wal_bytes
+        self._over_since, self._alarmed = 0.0, False
+
+    @property
+    def wal_held_s(self) -> float:
+        """How long a reader has kept the write-ahead log over its bound; 0 when none does."""
+        return time.monotonic() - self._over_since if self._over_since else 0.0
+
+    async def checkpoint(self) -> None:
+        """Move the write-ahead log into the main file, as far as readers permit; watch its size.
+
+        SQLite starts the log again once all of it was moved and nobody reads it. If it is still
+        over its bound one checkpoint later, somebody reads a very old state: this is logged once
+        each time, and shown in the statistics.
+        """
+        ((_, frames, moved),) = await self._read("PRAGMA wal_checkpoint(PASSIVE)")
+        size = await _size(self._wal)
+        if size > self._max_wal and frames == moved and not self._journal.closed:
+            await self._journal.run_exclusively(self._truncate_wal)
+        self.wal_bytes = size = await _size(self._wal)
+        if size <= self._max_wal:
+            if self._over_since:
+                _logger.info("wal_released", bytes=size, held_s=self.wal_held_s)
+            self._over_since, self._alarmed = 0.0, False
+        elif not self._over_since:
+            self._over_since, self._alarmed = time.monotonic(), False
+        elif not self._alarmed:
+            self._alarmed = True
+            _logger.error(
+                "wal_held_back",
+                path=str(self._wal),
+                bytes=size,
+                bound=self._max_wal,
+                held_s=self.wal_held_s,
+                hint="a reader, a backup or another program, has had the journal open for long",
+            )
+
+    async def empty_wal(self) -> None:
+        """Return when the write-ahead log is empty.
+
+        Raises:
+            StorageError: a reader is in the way for too long.
+        """
+        deadline = anyio.current_time() + _EMPTY_WAL_S
+        while True:
+            # By the reading connection: writes go on, and wait only for what came since.
+            await self._read("PRAGMA wal_checkpoint(PASSIVE)")
+            if await self._journal.run_exclusively(self._truncate_wal):
+                return
+            if anyio.current_time() > deadline:
+                raise StorageError(
+                    "the write-ahead log cannot be emptied: a reader has been in the way for too "
+                    "long"
+                )
+            await anyio.sleep(_EMPTY_WAL_PAUSE_S)
+
+    async def _truncate_wal(self) -> bool:
+        """Return whether the log is empty now; does not wait for a reader that needs it."""
+        try:
+            await self._writer.execute("PRAGMA busy_timeout = 0")
+            try:
+                ((busy, _, _),) = await self._writer.execute_fetchall(
+                    "PRAGMA wal_checkpoint(TRUNCATE)"
+                )
+            finally:
+                await self._writer.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        except sqlite3.Error as e:
+            raise StorageError(f"the write-ahead log cannot be emptied: {e}") from e
+        self._journal.reset_mark()
+        return not busy
+
+    async def compact(self) -> None:
+        """Rewrite the main file without deleted rows.
+
+        Zeros over deleted rows (`secure_delete`) are not enough: where SQLite moved rows between
+        pages, it left copies in the pages' free space, and a copy outlives its row.
+        """
+
+        async def operation() -> None:
+            ((pages,),) = await self._writer.execute_fetchall("PRAGMA wal_autocheckpoint")
+            # What this writes is moved into the main file by the reading connection (`empty_wal`).
+            await self._vacuum("PRAGMA wal_autocheckpoint = 0", "PRAGMA auto_vacuum = INCREMENTAL")
+            try:
+                await self._vacuum("VACUUM")
+            finally:
+                await self._vacuum(f"PRAGMA wal_autocheckpoint = {pages}")
+
+        await self._journal.run_exclusively(operation)
+
+    async def release_free_pages(self) -> None:
+        """Keep the number of free pages bounded."""
+        ((incremental,),) = await self._read("PRAGMA auto_vacuum")
+        ((pages,),) = await self._read("PRAGMA page_count")
+        before = await self._free_pages()
+        if not incremental:  # an older remora made the file: it can only be rewritten as a whole
+            if before > max(16 * _FREE_PAGES, pages // 2):
+                await self.compact()
+            return
+
+        async def release_some() -> None:
+            # the statement frees a page at each step
+            await self._vacuum(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+
+        while before > _FREE_PAGES:
+            await self._journal.run_exclusively(release_some)
+            after = await self._free_pages()
+            if after >= before:
+                break
+            before = after
+
+    async def _free_pages(self) -> int:
+        ((count,),) = await self._read("PRAGMA freelist_count")
+        return int(count)
+
+    async def _vacuum(self, *statements: str) -> None:
+        self._journal.check_ownership()
+        try:
+            for statement in statements:
+                await self._writer.execute_fetchall(statement)
+        except sqlite3.Error as e:
+            raise StorageError(
+                f"the journal cannot be made smaller ({e}); nothing that it holds was changed"
+            ) from e
+
+
+async def _size(path: Path) -> int:
+    try:
+        return (await run_in_thread(os.stat, path)).st_size
+    except OSError:
+        return 0

@@ -20,19 +20,25 @@ otherwise runs in a thread (SQLite, a tokenizer) is one step of a queue of its o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import heapq
+import inspect
+import logging
 import random
 import sys
 import threading
+import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextvars import Context
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextvars import Context, copy_context
+from types import CoroutineType, FrameType
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from remora.testing.simulation.closing import close_tasks, close_unstarted
-from remora.testing.simulation.waiting import who_waits
+import anyio
+
+from remora.runtime.probes import ignore_probes
 
 __all__ = ["Deadlock", "PowerCut", "SeededLoop", "Stuck"]
 
@@ -494,3 +500,161 @@ def _foreign(name: str) -> Callable[..., Any]:
 for _name in vars(asyncio.AbstractEventLoop):
     if not _name.startswith("_") and _name not in vars(SeededLoop):
         setattr(SeededLoop, _name, _foreign(_name))
+
+
+# -- the memory that a power cut leaves behind -----------------------------------------------------
+#
+# Coroutines that stand where they stood, and must go without doing anything more.
+#
+# Left alone they would be kept for ever (anyio remembers where each task stands, and that refers to
+# the task), or run their `finally` blocks whenever the garbage collector comes by. So each is
+# closed here and now: on a loop that takes no callback any more, whatever a `finally` block asks
+# for never happens, and what it says about that is not listened to.
+
+_TRIES = 20
+"""A coroutine that awaits in a `finally` block is closed again, for each such block."""
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    hook, disabled = sys.unraisablehook, logging.root.manager.disable
+    sys.unraisablehook = lambda _: None
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(disabled)
+
+
+def close_tasks(
+    loop: asyncio.AbstractEventLoop,
+    tasks: Iterable[asyncio.Task[Any]],
+    generators: Iterable[AsyncGenerator[Any, Any]],
+) -> None:
+    """Close the tasks' coroutines, the youngest first, and what async generators wait for.
+
+    The loop must be dead: nothing that they ask of it may happen.
+    """
+    standing, held = (
+        list(tasks),
+        list(generators),
+    )  # held: a generator that went first would leave what it waits for behind
+    hooks = sys.get_asyncgen_hooks()
+    with _silence(), ignore_probes():
+        asyncio._set_running_loop(loop)
+        sys.set_asyncgen_hooks(firstiter=held.append, finalizer=lambda _: None)
+        try:
+            _close_awaited(loop, standing, held)
+            for task in reversed(standing):
+                task._log_destroy_pending = False
+                _close(loop, task, task.get_coro())
+            _close_awaited(
+                loop, standing, held
+            )  # closing a task may have sent a generator on to its next await
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            asyncio._set_running_loop(None)
+
+
+def _close_awaited(
+    loop: asyncio.AbstractEventLoop,
+    tasks: Sequence[asyncio.Task[Any]],
+    generators: Iterable[AsyncGenerator[Any, Any]],
+) -> None:
+    for generator in generators if tasks else ():
+        if (awaited := getattr(generator, "ag_await", None)) is not None:
+            _close(loop, tasks[0], awaited)
+
+
+def _close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], coroutine: Any) -> None:
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == "CORO_CREATED":
+        close_unstarted(coroutine)
+        return
+    asyncio.tasks._enter_task(loop, task)  # anyio's scopes look who it is that leaves them
+    try:
+        for _ in range(_TRIES):
+            with contextlib.suppress(BaseException):
+                copy_context().run(
+                    coroutine.close
+                )  # what it sets in its context is not set in ours
+            if getattr(coroutine, "cr_frame", None) is None:
+                break
+    finally:
+        asyncio.tasks._leave_task(loop, task)
+
+
+def close_unstarted(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine that has not begun, and the one that it would run: anyio wraps them."""
+    frame = getattr(coroutine, "cr_frame", None)
+    wrapped = [] if frame is None else gc.get_referents(*frame.f_locals.values())
+    for one in (coroutine, *wrapped):
+        if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == "CORO_CREATED":
+            one.close()
+
+
+# -- who waits for whom: what a stuck run is told by -----------------------------------------------
+
+
+def who_waits(tasks: Iterable[asyncio.Task[Any]]) -> str:
+    """One line a task: its name, where it stands, and whom it waits for, where that can be seen.
+
+    Seen are a lock's owner, a task group's children, and the actor or job that something of the
+    kernel waits for.
+    """
+    return (
+        "\n".join(_describe_frame(task) for task in tasks if not task.done()) or "no task is left"
+    )
+
+
+def _describe_frame(task: asyncio.Task[Any]) -> str:
+    frames = _frames(task)
+    places = [f"{frame.f_code.co_qualname}:{frame.f_lineno}" for frame in frames if _ours(frame)][
+        -4:
+    ]
+    where = (
+        " > ".join(places or [frame.f_code.co_qualname for frame in frames[-1:]])
+        or "its first step"
+    )
+    return f"  {task.get_name()}: {where}{_whom(frames)}"
+
+
+def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
+    """From the outermost coroutine to the innermost."""
+    frames: list[FrameType] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame = (
+            getattr(awaited, "cr_frame", None)
+            or getattr(awaited, "gi_frame", None)
+            or getattr(awaited, "ag_frame", None)
+        )
+        if frame is not None:
+            frames.append(frame)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+        if not isinstance(awaited, CoroutineType) and not hasattr(awaited, "gi_frame"):
+            break
+    return frames
+
+
+def _ours(frame: FrameType) -> bool:
+    path = frame.f_code.co_filename
+    return "site-packages" not in path and "/asyncio/" not in path
+
+
+def _whom(frames: list[FrameType]) -> str:
+    for frame in reversed(frames):
+        one = frame.f_locals.get("self")
+        name = frame.f_code.co_name
+        if isinstance(one, anyio.Lock) and name == "acquire":
+            owner = one.statistics().owner
+            return f", for a lock that {owner.name if owner else 'nobody'} holds"
+        if isinstance(one, anyio.abc.TaskGroup) and name == "__aexit__":
+            children = sorted(child.get_name() for child in getattr(one, "_tasks", ()))
+            return f", for its tasks {', '.join(children[:8])}" if children else ""
+        if (key := frame.f_locals.get("key")) is not None and type(one).__module__.startswith(
+            "remora.runtime"
+        ):
+            return f", for {type(one).__name__} of {key!r}"
+    return ""
