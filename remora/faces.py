@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-__all__ = ["publish"]
-
 
 def publish(face: str, names: Sequence[str], namespace: Mapping[str, Any]) -> None:
     """Set `__module__` of what a public module imports and lists.

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from remora import errors
 
-__all__ = ["http_status"]
-
 _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NoDeadLetter: (404, None),
     errors.NoSuchMemory: (404, None),

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     import structlog
 
-__all__ = ["get_logger"]
-
 
 class _LazyLogger:
     """A logger that is created at its first use, and never raises.

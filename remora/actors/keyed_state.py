@@ -33,27 +33,6 @@ from remora.storage.keyed_values import (
 )
 from remora.storage.records import StateChanged, StateItem
 
-__all__ = [
-    "NEAR_LIMIT",
-    "ChangeValues",
-    "DeleteValue",
-    "KeyedMessage",
-    "KeyedValues",
-    "ReadNamed",
-    "ReadValue",
-    "ReadValues",
-    "SetValue",
-    "StaleKey",
-    "StaleVersion",
-    "StoredValue",
-    "StoredValues",
-    "adopt_keyed",
-    "drop_keyed",
-    "handle_keyed",
-    "owner_field",
-    "put_keyed",
-]
-
 NEAR_LIMIT = 0.8
 """Of a bound, from which on the log says so."""
 _VALUE_BYTES = 240  # of a value in memory, without key and JSON

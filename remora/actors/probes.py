@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["PROBES"]
-
 PROBES: Mapping[str, str] = {
     # a session
     "key_looked_up": "an idempotency key was looked up in the journal",

@@ -57,8 +57,6 @@ from remora.actors.user.messages import (
 )
 from remora.messages import Receipt
 
-__all__ = ["Reply", "SessionMessage", "UserMessage", "to_sent", "to_shown"]
-
 SessionMessage: TypeAlias = (
     Append
     | FindTurn

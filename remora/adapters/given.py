@@ -15,8 +15,6 @@ from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
 from remora.services.deleting import DeletionReceipt
 
-__all__ = ["Conversation", "GivenSession", "find_session", "take_session"]
-
 
 @runtime_checkable
 class Conversation(Protocol):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["escape", "unescape"]
-
 _ESCAPED = re.compile("%([0-9a-f]+)-")
 
 

@@ -15,18 +15,6 @@ from remora.adapters.keys import escape, unescape
 from remora.api.keyed_state import StateValue
 from remora.errors import InvalidInput
 
-__all__ = [
-    "Stored",
-    "compare",
-    "decode",
-    "encode",
-    "join_path",
-    "matches_namespace",
-    "namespace_prefix",
-    "to_item",
-    "write_time",
-]
-
 _BEHIND = "/"  # a namespace's own items come before its children's: "a//key", "a/b//key"
 _MINUTE_US = 60_000_000
 

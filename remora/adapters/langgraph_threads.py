@@ -47,9 +47,6 @@ from remora.runtime.concurrency import run_in_thread_if
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-__all__ = ["Threads"]
-
-
 # -- langGraph's checkpoints as values of keyed state: their keys, and bytes in them ---------------
 
 CHECKPOINTS, WRITES, BLOBS, PIECES = "checkpoint/", "write/", "value/", "piece/"

@@ -9,8 +9,6 @@ from remora.recall.memory import quote_memories
 from remora.recall.quotes import is_recalled
 from remora.services.arguments import MAX_TEXT_CHARACTERS
 
-__all__ = ["load_stored", "recalled_message", "split_recalled", "stored_messages"]
-
 
 async def stored_messages(session: Conversation, context: Context) -> list[Message | ChatDict]:
     """The messages of a context, for an adapter that makes the framework's own of them.

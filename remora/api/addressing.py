@@ -22,8 +22,6 @@ from remora.services.recording import check_importance, check_types, clean_text,
 from remora.services.remembered import MemoryPage, parse_cursor
 from remora.storage.ports import Scope
 
-__all__ = ["AddressableMemories"]
-
 
 class AddressableMemories:
     """Memories by id; a part of `User` and `Agent`."""

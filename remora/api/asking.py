@@ -14,8 +14,6 @@ from remora.errors import OwnerUnreachable
 from remora.runtime.threads import run_in_thread
 from remora.services.asking import ask_owner, find_answering
 
-__all__ = ["ask_status", "change_there"]
-
 LIMIT_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 0.5
 _decode_status = msgspec.json.Decoder(RuntimeStatus).decode

@@ -11,8 +11,6 @@ from remora.ids import SessionKey
 from remora.messages import MessageLike, Receipt
 from remora.runtime.concurrency import map_concurrently
 
-__all__ = ["Batch", "append_batches"]
-
 Batch: TypeAlias = tuple[Session, MessageLike | Iterable[MessageLike], str | None]
 """A session, one message or many, and an idempotency key or None."""
 

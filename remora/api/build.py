@@ -84,8 +84,6 @@ from remora.tokens import BatchCounter, TokenCounter, count_message
 if TYPE_CHECKING:
     from remora.maintenance.export import Progress
 
-__all__ = ["Internals", "build"]
-
 _logger = get_logger(__name__)
 _IDLE_CHECK_S = 15.0  # of the process that computes
 

@@ -20,8 +20,6 @@ from remora.services.erasure import ErasureReceipt
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Change", "ChangeAnswer", "Changes"]
-
 _AT_ONCE = 16
 _KEPT = 64  # answers of changes that are done
 

@@ -10,8 +10,6 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Journal
 from remora.storage.layout import MOVING_SETTING, SHARDS_FILE, ShardPlace, check_unmoved, read_move
 
-__all__ = ["check_directory", "open_database"]
-
 _COMMAND_S = 10.0
 
 

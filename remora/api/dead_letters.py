@@ -45,8 +45,6 @@ from remora.storage.records import (
     UnflushSpec,
 )
 
-__all__ = ["DeadLetters", "check_droppable", "no_dead_letter", "pick_dead_letters"]
-
 _logger = get_logger(__name__)
 
 

@@ -12,8 +12,6 @@ from remora.messages import Message
 from remora.recall.memory import Memory
 from remora.services.arguments import MAX_IDS, collect
 
-__all__ = ["Deletable", "parse_deletion", "parse_which"]
-
 _MOST = 1 << 32
 Deletable: TypeAlias = str | Message | Memory
 

@@ -10,8 +10,6 @@ from remora.ids import SessionKey
 from remora.services.parts import OfOneProcess, PartsHolder
 from remora.services.turns import HeldTurn
 
-__all__ = ["Exclusive"]
-
 
 class Exclusive(OfOneProcess):
     """A block in which no turn of the session runs. Get one from `Session.exclusive`.

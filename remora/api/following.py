@@ -9,8 +9,6 @@ from remora.ids import SessionKey
 from remora.messages import Message
 from remora.services.parts import Archive
 
-__all__ = ["Following", "start_following"]
-
 _FIRST, _MOST = 8, 100  # messages that one call reads
 
 

@@ -10,16 +10,6 @@ import msgspec
 from remora.api.build import Internals
 from remora.errors import OwnershipLost, OwnerUnreachable
 
-__all__ = [
-    "TURN_LONG_S",
-    "Effect",
-    "Health",
-    "HealthProblem",
-    "find_problems",
-    "merge_health",
-    "of_problems",
-]
-
 Effect: TypeAlias = Literal["not live", "not ready", "degraded"]
 
 _STUCK_S = 30.0

@@ -22,8 +22,6 @@ from remora.logging import get_logger
 from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 
-__all__ = ["Host", "HostTasks"]
-
 _logger = get_logger(__name__)
 
 

@@ -39,8 +39,6 @@ from remora.services.state_values import (
 )
 from remora.storage.keyed_values import ADAPTER_PREFIX, OPAQUE_PREFIX, KeyedValue, bound_name
 
-__all__ = ["KeyedState", "StateValue", "adapter_state"]
-
 _BYTES_IN_THREAD = 200_000
 _logger = get_logger(__name__)
 

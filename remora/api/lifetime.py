@@ -39,8 +39,6 @@ from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
 from remora.storage.private import unusable_directory
 
-__all__ = ["Lifetime"]
-
 _logger = get_logger(__name__)
 
 

@@ -34,8 +34,6 @@ from remora.services.recording import (
 )
 from remora.storage.records import MemoryItem
 
-__all__ = ["Agent", "LongTermHandle", "MemoryLike"]
-
 MemoryLike: TypeAlias = str | Mapping[str, Any]
 """Something to remember: a text, or a dict with ``content`` and, where they differ from the call's
 own, ``type``, ``importance``, ``session``, ``agent``, ``key``, ``metadata`` and ``created_at`` (a

@@ -20,8 +20,6 @@ from remora.runtime.threads import run_in_thread
 from remora.services.preload import preload
 from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
 
-__all__ = ["Models", "SharedModels", "build_intake_models", "build_models"]
-
 
 class Models(msgspec.Struct, frozen=True):
     """The models: what counts, embeds and summarizes.

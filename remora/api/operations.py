@@ -29,8 +29,6 @@ from remora.storage.ports import JournalCounts, LongTermStatistics, UserListing
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
 
-__all__ = ["Operations", "check_interval"]
-
 
 class Operations(OfOneProcess):
     """The operator's methods of a runtime; applications get it as `remora.Runtime`."""

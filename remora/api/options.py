@@ -23,8 +23,6 @@ from remora.tokens import TokenCounter
 if TYPE_CHECKING:
     from remora.api.models import SharedModels
 
-__all__ = ["JournalLike", "Options", "check_options"]
-
 JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
 """A journal, or what opens one."""
 

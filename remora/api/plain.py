@@ -12,8 +12,6 @@ from remora.messages import ChatDict, Message
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["decode_state", "encode_state", "format_messages", "list_chats"]
-
 _JSON_IN_THREAD = 200_000  # characters
 
 

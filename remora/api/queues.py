@@ -58,16 +58,6 @@ from remora.services.upkeep import trim_archive
 from remora.storage.ports import Journal, Scope
 from remora.tokens import TokenCounter, count_message
 
-__all__ = [
-    "Foundation",
-    "add_blocks",
-    "add_facts",
-    "add_long_term",
-    "add_summaries",
-    "extracts_facts",
-    "schedule_upkeep",
-]
-
 _logger = get_logger(__name__)
 
 _CHECKPOINT_S = 5.0

@@ -55,8 +55,6 @@ from remora.tokens import TokenCounter, count_message
 if TYPE_CHECKING:
     from remora.maintenance.export import Progress
 
-__all__ = ["Runtime"]
-
 
 class Runtime(Operations):
     """Conversation memory for one process: ``async with Runtime("memory/") as runtime: …``.

@@ -59,8 +59,6 @@ from remora.services.metadata import check_where
 from remora.services.parts import PartsHolder
 from remora.storage.export.transfer import SessionExport
 
-__all__ = ["Session"]
-
 
 class Session:
     """One conversation. Get one from `User.session` or `Runtime.session`.

@@ -31,19 +31,6 @@ from remora.services.metadata import MetadataFilter
 from remora.services.parts import Parts
 from remora.storage.records import Summary
 
-__all__ = [
-    "BufferHit",
-    "choose_embedder",
-    "encode_all",
-    "filter_messages",
-    "messages_of",
-    "parse_state",
-    "search_buffer",
-    "summaries_of",
-    "summary_messages",
-    "to_state",
-]
-
 _IDS_SEPARATE = "ids of messages are given as ids=[…]"
 
 

@@ -16,23 +16,6 @@ from remora.services.index_directory import location_of
 from remora.services.parts import Parts, PartsHolder
 from remora.storage.layout import ShardLayout
 
-__all__ = [
-    "built_of",
-    "divide_config",
-    "holder_of",
-    "home_of",
-    "locate_shard",
-    "made_for_owner",
-    "make_database_shards",
-    "make_shards",
-    "opened_parts",
-    "options_of",
-    "parts_of",
-    "was_opened",
-    "with_journal",
-    "with_models",
-]
-
 _LEAST_HOT_MB = 16
 
 

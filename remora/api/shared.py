@@ -21,8 +21,6 @@ from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
 from remora.services.recording import name_failures
 
-__all__ = ["SharedMember", "SharedScope", "check_right"]
-
 _READ: tuple[Right, ...] = ("read", "write", "own")
 _WRITE: tuple[Right, ...] = ("write", "own")
 _OWN: tuple[Right, ...] = ("own",)

@@ -20,8 +20,6 @@ from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.file_erasure import ErasureStatistics
 from remora.services.meters import VerbStatistics
 
-__all__ = ["RuntimeStatistics", "add_figures", "statistics_of"]
-
 Figures = TypeVar("Figures", bound=msgspec.Struct)
 _LARGEST = frozenset({"last_s", "oldest_s", "wal_held_s"})
 

@@ -19,15 +19,6 @@ from remora.api.statistics import RuntimeStatistics, add_figures, statistics_of
 from remora.ids import SessionKey, UserKey
 from remora.storage.journal_port import IndexesUses
 
-__all__ = [
-    "MAX_SESSIONS",
-    "FullMailbox",
-    "RuntimeStatus",
-    "StatusQuestion",
-    "make_answer",
-    "merge_statuses",
-]
-
 Shown = TypeVar("Shown")
 MAX_SESSIONS = 1_000
 """Sessions that may be asked for at once."""

@@ -19,8 +19,6 @@ from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 
-__all__ = ["INCOMPLETE", "OnInterrupt", "ReadChunk", "StreamedReply"]
-
 INCOMPLETE = "incomplete"
 """Key in the metadata of a reply that was interrupted."""
 

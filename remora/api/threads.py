@@ -18,18 +18,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from remora.api.runtime import Runtime
 from remora.errors import InvalidInput, RuntimeClosed, WrongLoop
 
-__all__ = [
-    "Mirror",
-    "await_here",
-    "awaiter_of",
-    "call_on_loop",
-    "is_open",
-    "mirror",
-    "name_opening",
-    "original_of",
-    "waiter_of",
-]
-
 _Kind = TypeVar("_Kind", bound="type[Mirror]")
 _PARTS = ("_holder", "_lifetime", "_memory")  # of handles, of runtimes, of tools
 

@@ -23,8 +23,6 @@ from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_int
 from remora.services.deleting import DeletionReceipt
 
-__all__ = ["MemoryEditor", "MemoryHandle", "MemoryTools"]
-
 _MAX_FOUND = 50  # memories for each keyword: a model may ask for any number
 _MAX_KEYWORDS = 20
 _logger = get_logger(__name__)

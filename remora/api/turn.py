@@ -55,8 +55,6 @@ from remora.services.intake import PlainMessage, as_batch
 from remora.services.parts import OfOneProcess, PartsHolder
 from remora.services.turns import HeldTurn
 
-__all__ = ["Query", "Spoken", "Turn", "TurnPhase", "turn_not_open", "turn_to_answer"]
-
 Spoken: TypeAlias = str | MessageLike | Iterable[MessageLike]
 """What is said in a turn: text, a message, or several messages."""
 

@@ -55,9 +55,6 @@ from remora.storage.listing import ListingOrder
 from remora.storage.ports import SessionListing
 from remora.storage.records import INSTRUCTION
 
-__all__ = ["User", "WorkingHit"]
-
-
 _LONGEST_S = 1e11  # some 3 000 years: a time before that is not in the calendar
 
 

@@ -16,8 +16,6 @@ import msgspec
 import remora.config
 from remora.config import Config, Secret
 
-__all__ = ["render_changes", "render_defaults"]
-
 _WIDTH = 110
 _DEFAULTS_HEADER = """\
 # remora's configuration: every key, with its default. Keep the keys that you change in a file

@@ -12,8 +12,6 @@ from remora.cli.prompt import confirm
 from remora.cli.render import counted, named, print_json
 from remora.cluster.acting import Actions
 
-__all__ = ["add_forget_parser", "command_forget"]
-
 _DESCRIPTION = """\
 Erase everything of a user, or of one of their sessions: messages, summaries,
 memories, long-term rows with their older versions, and the id. The files are

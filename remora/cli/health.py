@@ -21,8 +21,6 @@ from remora.cli.top import describe_status, show_status
 from remora.config import Config
 from remora.errors import InvalidInput, OwnerUnreachable
 
-__all__ = ["add_health_parsers", "command_health", "command_top"]
-
 _KEPT_S = 60.0
 _DIRECTORY = "the memory directory (remora-memory)"
 _HEALTH = """\

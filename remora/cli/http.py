@@ -22,8 +22,6 @@ from remora.rest.limits import RateLimit
 from remora.runtime.clock import SystemClock
 from remora.storage.sockets import is_loopback, listen_tcp
 
-__all__ = ["add_http_parsers", "command_http", "command_keys"]
-
 _DAY_S = 86_400.0
 
 _DESCRIPTION = """\

@@ -25,8 +25,6 @@ from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
 
-__all__ = ["add_jobs_parser", "command_jobs"]
-
 _ERROR_CHARS = 300
 
 _DESCRIPTION = """\

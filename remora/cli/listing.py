@@ -20,8 +20,6 @@ from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 
-__all__ = ["add_listing_parsers", "command_sessions", "command_users"]
-
 _LIMIT = 50
 _CUT = 40  # characters of the column of ids, with room for the others in a terminal of 80
 _BESIDE = (

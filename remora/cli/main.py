@@ -64,8 +64,6 @@ from remora.errors import ConfigError, InvalidInput, RemoraError
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_jobs
 
-__all__ = ["main", "run"]
-
 EXIT_BAD_LINES = 3
 _DEMO_TOKENS = 1_600
 _DEMO_QUESTIONS = (

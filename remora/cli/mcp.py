@@ -15,8 +15,6 @@ from remora.cli.opening import port_number
 from remora.cli.workers import TARGET
 from remora.errors import InvalidInput, RemoraError
 
-__all__ = ["add_mcp_parser", "command_mcp"]
-
 _DESCRIPTION = """\
 Serve a user's memory to clients of the Model Context Protocol: desktop
 assistants, editors, agents. They search, add, edit, delete and list memories,

@@ -10,8 +10,6 @@ from rich.console import Console
 from remora.errors import InvalidInput
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["confirm"]
-
 
 async def confirm(
     console: Console,

@@ -31,8 +31,6 @@ from remora.errors import InvalidInput, InvalidMessage, RemoraError
 from remora.ids import SessionKey, validate_id
 from remora.messages import ChatDict, encode_message
 
-__all__ = ["BadLine", "Conversations", "PlannedMessage", "describe_shape", "read_conversations"]
-
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 

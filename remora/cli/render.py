@@ -23,19 +23,6 @@ from remora.messages import Message, plain_text
 from remora.recall.memory import Memory
 from remora.runtime.jobs import Job
 
-__all__ = [
-    "Output",
-    "counted",
-    "named",
-    "print_bad_lines",
-    "print_json",
-    "print_memories",
-    "print_report",
-    "print_session",
-    "print_wide",
-    "printable",
-]
-
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _WIDEST = 1000
 

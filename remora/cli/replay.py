@@ -21,8 +21,6 @@ from remora.ids import SessionKey
 from remora.messages import split_tool_calls
 from remora.recall.context import Context
 
-__all__ = ["ReplayReport", "percentile", "replay"]
-
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values lie (nearest rank); 0 for none."""

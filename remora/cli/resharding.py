@@ -16,8 +16,6 @@ from remora.cluster.reshard import NothingToDivide, reshard
 from remora.errors import InvalidInput
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["add_reshard_parser", "command_reshard"]
-
 _DESCRIPTION = """\
 Divide the memory in DIR into N shards, each with a journal and long-term
 memory of its own, which one process owns together; or bring it into one piece

@@ -18,8 +18,6 @@ from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_jobs
 
-__all__ = ["command_recall", "command_show", "show_session"]
-
 
 async def show_session(
     console: Console,

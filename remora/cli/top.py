@@ -15,8 +15,6 @@ from remora.cli.render import named, printable
 from remora.observe import RuntimeStatus
 from remora.runtime.histogram import Histogram
 
-__all__ = ["describe_status", "show_status"]
-
 _WINDOW_S = 10.0
 _COLUMNS = 20
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -40,15 +40,6 @@ from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
 from remora.storage.records import MessageRange
 
-__all__ = [
-    "add_transfer_parsers",
-    "command_export",
-    "command_import",
-    "command_reembed",
-    "command_stats",
-    "progress_bar",
-]
-
 _EXPORT = """\
 Write everything that the memory holds to DEST: a file of JSON lines if its
 name ends in .jsonl, otherwise a directory of Parquet files

@@ -22,8 +22,6 @@ from remora.recall.tuning import LabelledQuestion, TuningReport, fit_weights, pr
 from remora.runtime.threads import run_in_thread
 from remora.storage.ports import BLOCK_TYPE, MemoryRow
 
-__all__ = ["add_tune_parser", "command_tune", "read_labels"]
-
 _FEWEST = 10  # questions, of which a fit says anything
 _NAMED = 5  # lines that an error names
 _DESCRIPTION = """\

@@ -19,8 +19,6 @@ from remora.maintenance.verify import Verification
 from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding
 
-__all__ = ["add_upkeep_parsers", "command_backup", "command_repair", "command_verify"]
-
 EXIT_FINDINGS = 1
 EXIT_UNREADABLE = 2
 

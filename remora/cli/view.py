@@ -15,8 +15,6 @@ from remora.errors import InvalidInput
 from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.schema import FORMAT
 
-__all__ = ["add_view_parser", "command_view"]
-
 _DESCRIPTION = """\
 Serve a page that shows what the memory does: users and sessions, what was
 summarized and indexed, what a model sees, what recall finds and why, jobs and

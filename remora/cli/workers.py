@@ -17,8 +17,6 @@ from remora.cli.render import print_json, print_wide
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.storage.membership import Placement
 
-__all__ = ["TARGET", "add_worker_parsers", "command_owners", "command_serve"]
-
 TARGET = (
     "module:function, whose function returns a remora.Runtime; a configuration file; or a "
     "memory directory"

@@ -35,8 +35,6 @@ from remora.storage.listing import ListingOrder, UserListing
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Client"]
-
 _KEY = "REMORA_API_KEY"
 
 

@@ -16,15 +16,6 @@ from remora.rest import shapes
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import as_batch
 
-__all__ = [
-    "all_of",
-    "context_of",
-    "erasure_of",
-    "plain_messages",
-    "receipt_of",
-    "spoken_messages",
-]
-
 
 def plain_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict]:
     """One message or many as plain dicts.

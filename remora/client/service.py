@@ -35,8 +35,6 @@ from remora.services.parts import OfOneProcess
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Service", "new_key"]
-
 Answer = TypeVar("Answer")
 
 _LARGE = 1 << 16  # bytes of an answer that is decoded in a thread

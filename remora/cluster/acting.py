@@ -26,8 +26,6 @@ from remora.runtime.threads import run_in_thread
 from remora.services.erasure import ErasureReceipt
 from remora.storage.sockets import has_sockets
 
-__all__ = ["Actions", "Changed"]
-
 
 class Changed(msgspec.Struct, frozen=True):
     """How many dead letters or messages were changed; whether a process has the memory open."""

@@ -64,18 +64,6 @@ from remora.storage.export.transfer import MessageExport, SessionExport, Transfe
 from remora.storage.ports import LongTermStatistics
 from remora.storage.records import Spec
 
-__all__ = [
-    "CALLS",
-    "CallType",
-    "Verbs",
-    "decode_arguments",
-    "decode_result",
-    "encode_arguments",
-    "encode_result",
-    "find_call",
-    "perform",
-]
-
 Progress = Callable[[int, int], None]
 
 

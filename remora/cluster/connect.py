@@ -11,8 +11,6 @@ from remora.errors import InvalidInput
 if TYPE_CHECKING:
     from remora.cluster.connected import ConnectedRuntime
 
-__all__ = ["connect"]
-
 
 def connect(target: str | Path) -> ConnectedRuntime:
     """A memory that other processes use as well; enter it with ``async with``.

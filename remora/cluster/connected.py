@@ -25,8 +25,6 @@ from remora.runtime.threads import run_in_thread
 from remora.services.parts import PartsHolder
 from remora.storage.layout import ShardLayout
 
-__all__ = ["ConnectedRuntime"]
-
 
 class ConnectedRuntime(ShardedRuntime):
     """A memory that other processes own, with the methods of `Runtime`; see `remora.connect`.

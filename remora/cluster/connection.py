@@ -18,8 +18,6 @@ from remora.runtime.outage import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.sockets import socket_address
 
-__all__ = ["PAUSE_S", "Connection", "Dial"]
-
 Dial: TypeAlias = Callable[[], Awaitable[str | RemoteOwner]]
 
 _logger = get_logger(__name__)

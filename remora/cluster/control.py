@@ -29,17 +29,6 @@ from remora.logging import get_logger
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.sockets import is_ours, listen_at, peer_of, socket_address
 
-__all__ = [
-    "Answer",
-    "ControlLink",
-    "ControlThread",
-    "Leave",
-    "Look",
-    "OwnerGone",
-    "OwnerSilent",
-    "ShardFigures",
-]
-
 _logger = get_logger(__name__)
 _MOST_BYTES = 4_096
 _DEATH_S = 10.0

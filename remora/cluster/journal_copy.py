@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     from remora.storage.postgres import PostgresJournal
     from remora.storage.postgres.copying import DatabaseRows, JournalFacts
 
-__all__ = [
-    "JournalCopy",
-    "Watcher",
-    "compare_journals",
-    "make_cluster",
-    "open_copy",
-    "read_cluster",
-]
-
 _COMMAND_S = 10.0
 
 Rows = Sequence[tuple[Any, ...]]

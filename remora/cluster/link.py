@@ -38,8 +38,6 @@ from remora.cluster.wire import (
 )
 from remora.errors import InvalidInput, RemoraError
 
-__all__ = ["WINDOW", "OwnerEnd", "Work", "WorkerEnd"]
-
 WINDOW = 8 << 20
 """Bytes that may be on their way in one direction."""
 

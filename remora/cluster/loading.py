@@ -12,8 +12,6 @@ from remora.cluster.target import Target
 from remora.services.preload import preload
 from remora.tokens import load_encoding
 
-__all__ = ["load_ahead", "load_rest"]
-
 _OPENING = ("remora.storage.sqlite.journal", "remora.cluster.serving", "remora.cluster.sharded")
 
 

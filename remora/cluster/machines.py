@@ -13,8 +13,6 @@ from remora.config import Config
 from remora.errors import ConfigError
 from remora.storage.sockets import is_loopback
 
-__all__ = ["Address", "Machines", "parse_address", "read_machines"]
-
 _LEAST_SECRET = 32
 _ANY = frozenset({"0.0.0.0", "::", "*", ""})  # noqa: S104  # compared with, not bound to
 

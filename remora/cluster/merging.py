@@ -18,8 +18,6 @@ from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import ListingPage, UserListing, first_page
 
-__all__ = ["ShardIds", "add_progress", "merge_users"]
-
 Named = TypeVar("Named", Job, WaitingErasure)
 
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)

@@ -73,8 +73,6 @@ if TYPE_CHECKING:
     from remora.storage.postgres import PostgresJournal
     from remora.storage.postgres.copying import DatabaseRows, JournalFacts
 
-__all__ = ["MoveReport", "move_to_database", "move_to_directory"]
-
 _logger = get_logger(__name__)
 _STAGING = "moving"
 

@@ -20,8 +20,6 @@ from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
 
-__all__ = ["Ledger", "Node", "Term", "assign", "plan"]
-
 _logger = get_logger(__name__)
 _BEAT_S = 0.5
 _BEATS = 6  # in one lease, at least

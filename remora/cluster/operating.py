@@ -29,17 +29,6 @@ from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.peek import peek_erasures, peek_jobs
 
-__all__ = [
-    "JobLine",
-    "call_there",
-    "change_dead_letters",
-    "job_line",
-    "list_erasures",
-    "list_jobs",
-    "open_owned",
-    "owner_of",
-]
-
 
 class JobLine(msgspec.Struct, frozen=True):
     """A job as people and scripts read it.

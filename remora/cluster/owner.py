@@ -42,8 +42,6 @@ from remora.storage.lock import ReadLock
 from remora.storage.private import unusable_directory
 from remora.storage.sockets import is_ours, peer_of
 
-__all__ = ["Owner"]
-
 _logger = get_logger(__name__)
 _LOOK_S = 1.0
 _PAUSE_S = 0.05

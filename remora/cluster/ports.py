@@ -39,17 +39,6 @@ from remora.storage.ports import (
 )
 from remora.tokens import TokenCounter
 
-__all__ = [
-    "RemoteActors",
-    "RemoteArchive",
-    "RemoteContexts",
-    "RemoteRecalls",
-    "RemoteTransfers",
-    "RemoteTurns",
-    "RemoteWork",
-    "ShardLine",
-]
-
 _NEVER = float("inf")
 _RESENT = 256  # summaries that a new owner hears of at once
 

@@ -31,8 +31,6 @@ from remora.storage.lance.copy import link_tables
 from remora.storage.layout import check_unmoved, explain_missing
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
-__all__ = ["Memory", "MemoryReader", "find_journals", "without_long_term"]
-
 Memory: TypeAlias = Runtime | ShardedRuntime
 """A memory in one piece, or in shards."""
 

@@ -72,8 +72,6 @@ from remora.tokens import count_message
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
 
-__all__ = ["RemoteMemory", "RemoteShard", "RemoteWholeTransfers"]
-
 _logger = get_logger(__name__)
 _FIGURES = ("statistics", "health", "erasures", "reembedding")
 _FIGURES_S = 1.0

@@ -70,8 +70,6 @@ from remora.storage.sqlite.dividing import (
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
-__all__ = ["NothingToDivide", "ReshardReport", "require_tables", "reshard"]
-
 _logger = get_logger(__name__)
 _SPARE_BYTES = 64 << 20
 

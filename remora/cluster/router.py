@@ -44,8 +44,6 @@ from remora.errors import (
 )
 from remora.runtime.promise import Promise
 
-__all__ = ["Repeat", "Router", "repeat_of"]
-
 Repeat: TypeAlias = Literal["never", "write", "read"]
 """Whether a request may be sent again: a write that has no effect a second time, or a read."""
 

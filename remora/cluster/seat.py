@@ -25,8 +25,6 @@ from remora.storage.lock import keep_owner_file
 from remora.storage.private import open_private
 from remora.storage.sockets import listen_at
 
-__all__ = ["Seat"]
-
 _TRIES_S = 1.0
 _PAUSE_S = 0.02
 _NEXT_OWNER_S = 10.0

@@ -12,8 +12,6 @@ from remora.errors import ConfigError, JournalTooNew, OwnerUnreachable, RemoraEr
 from remora.logging import get_logger
 from remora.storage.membership import Placement, ShardLease
 
-__all__ = ["OwnerSeeker"]
-
 _logger = get_logger(__name__)
 _PAUSE_S = 0.1
 _LOOK_S = 1.0

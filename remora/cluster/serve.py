@@ -35,8 +35,6 @@ from remora.logging import get_logger
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.tokens import load_encodings_later
 
-__all__ = ["main", "serve"]
-
 _logger = get_logger(__name__)
 _PAUSE_S = 0.02
 _LOOK_S = 0.5

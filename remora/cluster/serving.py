@@ -40,8 +40,6 @@ from remora.recall.planner import Planner
 from remora.runtime.histogram import HistogramMeter
 from remora.storage.forks import give_up_in_children, keep_in_children
 
-__all__ = ["MOST_OPEN", "MOST_WAITING", "Served"]
-
 _logger = get_logger(__name__)
 _AT_ONCE = 256  # requests of a worker that are begun before others have their turn
 MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
     from remora.maintenance.export import Progress
 
-__all__ = ["Shard", "ShardedRuntime"]
-
 Answer = TypeVar("Answer")
 
 

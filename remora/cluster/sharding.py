@@ -27,19 +27,6 @@ from remora.storage.layout import (
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.private import unusable_directory
 
-__all__ = [
-    "DEFAULT_SHARDS",
-    "WHOLE",
-    "ShardedDirectory",
-    "Share",
-    "another_count",
-    "another_division",
-    "choose_layout",
-    "count_owners",
-    "find_shards",
-    "shard_of",
-]
-
 DEFAULT_SHARDS = 8
 """Of a new memory that several processes are to use."""
 _CORES_OF_AN_OWNER = 4

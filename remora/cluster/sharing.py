@@ -33,8 +33,6 @@ from remora.storage.journal_port import Journal
 from remora.storage.lance.objects import ObjectStore, is_object_store
 from remora.storage.layout import ShardLayout
 
-__all__ = ["NodeServer"]
-
 _logger = get_logger(__name__)
 _PAUSE_S = 0.5
 
@@ -266,9 +264,11 @@ class ShardDoor(asyncio.Protocol):
         give_up_in_children(self._descriptor)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """See `asyncio.Protocol`."""
         keep_in_children(self._descriptor)
 
     def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
         self._data += data
         try:
             self._end.feed(data)

@@ -33,17 +33,6 @@ from remora.logging import get_logger
 from remora.storage.forks import closing
 from remora.storage.private import open_private, unusable_directory
 
-__all__ = [
-    "COMMAND",
-    "OwnerFinder",
-    "Report",
-    "StartOrder",
-    "check_system",
-    "check_target",
-    "lock_now",
-    "start_process",
-]
-
 _logger = get_logger(__name__)
 COMMAND = (sys.executable, "-P", "-m", "remora.cluster")
 _PAUSE_S = 0.02

@@ -20,8 +20,6 @@ from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput
 from remora.services.arguments import check_directory
 
-__all__ = ["Target", "digest_of", "read_target"]
-
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILES = frozenset({".yaml", ".yml", ".toml", ".json"})

@@ -30,8 +30,6 @@ from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
 
-__all__ = ["RemoteOwner", "TcpListener"]
-
 _logger = get_logger(__name__)
 _MAGIC = b"remora1\0"
 _NONCE = 32

@@ -11,8 +11,6 @@ from remora.errors import OwnerUnreachable, RemoraError
 from remora.logging import get_logger
 from remora.storage.membership import ShardLoad
 
-__all__ = ["ShardTerm", "find_loss"]
-
 _logger = get_logger(__name__)
 _LOOK_S = 0.25
 

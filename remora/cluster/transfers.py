@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
     from remora.maintenance.export import Progress
 
-__all__ = ["LocalTransfers", "WholeTransfers", "backup_shards"]
-
 
 class WholeTransfers(Protocol):
     """Exports, imports and copies all shards; where they are in another process, that does it."""

@@ -27,8 +27,6 @@ from remora.storage.lock import own_directories
 from remora.storage.ports import Finding
 from remora.storage.sqlite.peek import peek_users
 
-__all__ = ["SeparateTransfers", "backup_memory", "repair_memory", "verify_memory"]
-
 
 async def verify_memory(
     directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None

@@ -12,8 +12,6 @@ from remora.config import ClusterConfig
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
 
-__all__ = ["OwnerWatch", "count_live_owners", "open_control", "ping_or_kill"]
-
 _logger = get_logger(__name__)
 _PING_S = 0.5
 

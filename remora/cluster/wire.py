@@ -23,40 +23,6 @@ from remora.actors.user.messages import UserView
 from remora.actors.wire_types import Reply, SessionMessage, UserMessage
 from remora.messages import Receipt
 
-__all__ = [
-    "ENCODER",
-    "LENGTH",
-    "MAX_FRAME",
-    "OLDEST",
-    "WIRE",
-    "Ask",
-    "Bye",
-    "Call",
-    "Cancel",
-    "Draining",
-    "Frames",
-    "Hello",
-    "Outcome",
-    "Progress",
-    "Raised",
-    "Replies",
-    "Request",
-    "Returned",
-    "ShardInfo",
-    "UnreadableCall",
-    "Value",
-    "Welcome",
-    "WireError",
-    "call_mismatch",
-    "check_wire",
-    "decode_replies",
-    "decode_requests",
-    "frame",
-    "release",
-    "restore_error",
-    "to_raised",
-]
-
 WIRE: Final = 1
 """The version of the protocol that this release speaks."""
 OLDEST: Final = 1

@@ -3,8 +3,6 @@
 from remora.config.secrets import Secret
 from remora.config.section import Section
 
-__all__ = ["ClusterConfig"]
-
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
     """The owner: the process that holds the memory for all workers that `remora.connect`."""

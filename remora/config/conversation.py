@@ -6,16 +6,6 @@ import msgspec
 
 from remora.config.section import Section
 
-__all__ = [
-    "AttachmentsConfig",
-    "BufferConfig",
-    "ContextConfig",
-    "StateConfig",
-    "TokensConfig",
-    "TurnConfig",
-]
-
-
 _SUMMARY_TOKENS = 800
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from remora.errors import ConfigError
 
-__all__ = ["require_section", "unknown_key"]
-
 
 def unknown_key(path: str, key: object, known: Iterable[str]) -> ConfigError:
     """The error for an unknown key; it names the nearest known one.

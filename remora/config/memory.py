@@ -5,8 +5,6 @@ from typing import Literal
 from remora.config.section import Section
 from remora.errors import ConfigError
 
-__all__ = ["FactsConfig", "ImportanceConfig", "RecallConfig", "SynopsisConfig", "WorkingConfig"]
-
 
 class WorkingConfig(Section, frozen=True, kw_only=True):
     """Working memory: what a user's agents note and search during the day, by meaning."""

@@ -5,8 +5,6 @@ from typing import Literal
 from remora.config.secrets import Secret
 from remora.config.section import Section
 
-__all__ = ["ModelConfig"]
-
 
 class ModelConfig(Section, frozen=True, kw_only=True):
     """Which models are used; the defaults are embedded and need no key and no network."""

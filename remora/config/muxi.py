@@ -27,8 +27,6 @@ from typing import Any, TypeAlias
 from remora.config.keys import require_section, unknown_key
 from remora.errors import ConfigError
 
-__all__ = ["translate_muxi"]
-
 
 def _embedding_model(value: object, key: str) -> dict[str, object]:
     match str(value).partition("/"):

@@ -16,8 +16,6 @@ from remora.config.keys import require_section, unknown_key
 from remora.config.secrets import Secret, refers_to_secret, resolve_secret
 from remora.errors import ConfigError
 
-__all__ = ["build", "decode_file"]
-
 _Tree = TypeVar("_Tree", bound=msgspec.Struct)
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     ".toml": msgspec.toml.decode,

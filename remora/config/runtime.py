@@ -4,8 +4,6 @@ from typing import Literal
 
 from remora.config.section import Section
 
-__all__ = ["ActivationConfig", "BackgroundConfig", "MailboxConfig", "SupervisorConfig"]
-
 
 class MailboxConfig(Section, frozen=True, kw_only=True):
     """Bounds of one session's mailbox, and of all together."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from remora.errors import ConfigError
 
-__all__ = ["Secret", "refers_to_secret", "resolve_secret"]
-
 _STARS = "***"
 _REFERENCE = re.compile(r"\$\{\{\s*secrets\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _OPENED = re.compile(r"\$\{\{\s*secrets\b")

@@ -11,8 +11,6 @@ import msgspec
 from remora.config.secrets import Secret
 from remora.errors import ConfigError
 
-__all__ = ["Section"]
-
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One level of the tree. Its numbers must be finite, and positive unless listed below.

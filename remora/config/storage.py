@@ -6,16 +6,6 @@ from remora.config.secrets import Secret
 from remora.config.section import Section
 from remora.errors import ConfigError
 
-__all__ = [
-    "LONGEST_LEASE_S",
-    "SHORTEST_LEASE_S",
-    "Durability",
-    "JournalConfig",
-    "LongTermConfig",
-    "ObjectStoreConfig",
-    "RetentionConfig",
-]
-
 Durability: TypeAlias = Literal["power", "process", "none"]
 SHORTEST_LEASE_S = 1.0
 LONGEST_LEASE_S = 86_400.0

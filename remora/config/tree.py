@@ -31,8 +31,6 @@ from remora.config.runtime import (
 from remora.config.section import Section
 from remora.config.storage import JournalConfig, LongTermConfig, RetentionConfig
 
-__all__ = ["Config"]
-
 
 class Config(Section, frozen=True, kw_only=True):
     """The configuration of a runtime: sections of keys, each with a default.

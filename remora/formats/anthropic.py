@@ -30,8 +30,6 @@ from remora.formats.plain import (
 )
 from remora.messages import ChatDict, tool_calls
 
-__all__ = ["AnthropicPrompt", "from_anthropic", "to_anthropic"]
-
 _API = "anthropic"
 _REASONING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})

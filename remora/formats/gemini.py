@@ -33,8 +33,6 @@ from remora.formats.plain import (
 )
 from remora.messages import ChatDict, tool_calls
 
-__all__ = ["GeminiPrompt", "from_gemini", "to_gemini"]
-
 _API = "gemini"
 _ROLES = {"user": "user", "model": "assistant", "function": "user", None: "user"}
 _AUDIO = {"audio/wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}

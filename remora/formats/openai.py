@@ -7,8 +7,6 @@ from typing import Any
 from remora.formats.plain import OPENING, ChatMessages, opened
 from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, plain_name
 
-__all__ = ["to_openai"]
-
 _BEHIND = "The result is shown in the next message."
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 

@@ -13,30 +13,6 @@ from remora.messages import KEPT_PREFIX, ChatDict, Message, is_message_object
 from remora.messages.entry import check_shape
 from remora.messages.objects import dump_object
 
-__all__ = [
-    "OPENING",
-    "ChatMessages",
-    "chat_content",
-    "checked",
-    "data_field",
-    "data_url",
-    "dict_field",
-    "dicts_in",
-    "is_same",
-    "json_text",
-    "merge",
-    "no_form",
-    "opened",
-    "parse_arguments",
-    "parts_of",
-    "plain",
-    "plain_list",
-    "split_data_url",
-    "text_field",
-    "text_of",
-    "with_kept",
-]
-
 
 class PromptMessages(Protocol):
     """Messages for a model, with what one API needs back; a `remora.Context` is one."""

@@ -11,8 +11,6 @@ from remora.formats.gemini import from_gemini
 from remora.formats.responses import from_responses
 from remora.messages import ChatDict, chat_of_object, is_message_object
 
-__all__ = ["as_chats"]
-
 _MODULES: dict[str, Callable[..., list[ChatDict]]] = {
     "anthropic.": from_anthropic,
     "google.genai.": from_gemini,

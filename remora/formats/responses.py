@@ -22,8 +22,6 @@ from remora.formats.plain import (
 )
 from remora.messages import ChatDict, tool_calls
 
-__all__ = ["from_responses", "items_of", "read_part", "to_responses"]
-
 _API = "responses"
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 

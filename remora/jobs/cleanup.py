@@ -9,8 +9,6 @@ from remora.logging import get_logger
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.registry import ActorRegistry
 
-__all__ = ["WorkingMemoryCleanup"]
-
 _logger = get_logger(__name__)
 _CONCURRENCY = 16
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from remora.ids import SessionKey
 
-__all__ = ["CompactionDurations"]
-
 _SESSIONS = 4_096
 _EACH = 20
 

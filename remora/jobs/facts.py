@@ -56,8 +56,6 @@ from remora.storage.ports import Journal
 from remora.storage.records import FactsSpec, JobAdvanced, MemoryItem
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
-__all__ = ["FactStatistics", "FactsHandler", "Tell", "remove_unsupported"]
-
 _logger = get_logger(__name__)
 _READ_AT_ONCE = 500  # messages
 _ASKS = 2  # calls of a model whose answers cannot be read

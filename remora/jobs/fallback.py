@@ -35,8 +35,6 @@ from remora.storage.ports import Journal
 from remora.storage.records import MessageRange, Summary, find_lost, merge_ranges
 from remora.tokens import TokenCounter
 
-__all__ = ["Fallback", "FallbackWriter", "lines_of"]
-
 _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
 _INLINE = 4_000  # characters

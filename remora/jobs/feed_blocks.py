@@ -41,8 +41,6 @@ from remora.runtime.probes import probe
 from remora.storage.ports import Journal
 from remora.storage.records import BlocksSpec, StateItem
 
-__all__ = ["BlocksHandler"]
-
 _logger = get_logger(__name__)
 _PUT_S = 300.0  # a put may take several model calls, but must end
 

@@ -48,8 +48,6 @@ from remora.storage.records import (
 from remora.storage.windows import makes_windows
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
-__all__ = ["FlushHandler", "count_new_messages"]
-
 _logger = get_logger(__name__)
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode

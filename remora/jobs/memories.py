@@ -18,8 +18,6 @@ from remora.runtime.probes import probe
 from remora.storage.ports import MemoryRow, Scope
 from remora.storage.records import INSTRUCTION, RecordSpec
 
-__all__ = ["RecordHandler", "count_new_memories"]
-
 _BATCH_ROWS = 256  # embedded and written together
 _USERS_AT_ONCE = 16
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["PROBES"]
-
 PROBES: Mapping[str, str] = {
     "compaction_without_summary": "even the fallback failed: the messages stay in the journal",
     "summary_degraded": "a fallback summary was made",

@@ -21,8 +21,6 @@ from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope
 from remora.storage.records import ENTRY_KIND, MemoriesRemoved, Pruned, PruneSpec
 
-__all__ = ["PruneHandler"]
-
 _DAY_S = 86_400
 _IN_THREAD = 500  # rows from which on choosing among them is a thread's work
 

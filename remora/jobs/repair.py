@@ -19,8 +19,6 @@ from remora.runtime.probes import probe
 from remora.storage.ports import Journal
 from remora.storage.records import MessageRange
 
-__all__ = ["Resummarizer", "read_lost"]
-
 _logger = get_logger(__name__)
 _SLICE = 64  # messages read at once
 _AT_START = 1_000  # sessions that are asked after a start

@@ -27,26 +27,6 @@ from remora.storage.records import INSTRUCTION, MemoryItem, Summary
 from remora.storage.windows import with_windows
 from remora.tokens import TokenCounter
 
-__all__ = [
-    "LISTED_TYPES",
-    "MEMORY_TYPES",
-    "MOST_SEARCHED",
-    "ROW_TYPES",
-    "IndexAccess",
-    "KnownVectors",
-    "embed_items",
-    "embedding_text",
-    "entry_row",
-    "finish_message_rows",
-    "make_message_rows",
-    "memory_row",
-    "message_rows",
-    "redact_row",
-    "rows_of_sessions",
-    "searchable_rows",
-    "vectors_by_text",
-]
-
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
 """The types of recorded memories."""
 

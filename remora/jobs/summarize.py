@@ -41,8 +41,6 @@ from remora.storage.records import (
 )
 from remora.tokens import TokenCounter
 
-__all__ = ["SummarizeHandler"]
-
 _logger = get_logger(__name__)
 _ASKS = 3  # calls of a model whose answers are too long, each with a stricter limit
 _STRICTEST = 8  # times as strict as the first one

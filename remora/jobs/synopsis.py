@@ -39,8 +39,6 @@ from remora.storage.records import MemoryItem
 from remora.storage.standings import find_standings, holds
 from remora.tokens import TokenCounter
 
-__all__ = ["DEFAULT_PROMPT", "SynopsisHandler", "parse_synopsis"]
-
 _logger = get_logger(__name__)
 DEFAULT_PROMPT = (
     "Describe a user for an assistant that will talk with them. You are given what was recorded "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["make_splitter"]
-
 
 def make_splitter(belongs: Callable[[str], bool]) -> Callable[[str], list[str]]:
     """A function that returns the words of a text in ASCII, in lower case.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["says_i", "says_when"]
-
 _FIRST_PERSON = {
     "en": "i my mine me we our us",
     "de": "ich mein meine meinem meinen meiner mich mir wir unser unsere unserem unseren uns",

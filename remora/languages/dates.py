@@ -19,8 +19,6 @@ from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 
-__all__ = ["Period", "find_periods", "name_days", "read_question"]
-
 _MOST_CHARS = 1_000
 _MOST_NORMALIZED = 2_000  # a few letters become 18 when they are normalized
 _MOST_PERIODS = 8

@@ -13,8 +13,6 @@ from remora.languages.ascii import make_splitter
 from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
 
-__all__ = ["language_of", "may_be_foreign"]
-
 _JUDGED_CHARS = 400
 _WORD = re.compile(r"[^\W\d_]{2,}")  # elided articles and single letters tell nothing
 _split_ascii = make_splitter(str.isalpha)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["FUNCTION_WORDS", "STOP_CHARACTERS", "STOP_PAIRS"]
-
 _TEXTS = {
     "en": """
         i me my myself we us our ours ourselves you your yours yourself yourselves he him his

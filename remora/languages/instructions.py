@@ -17,8 +17,6 @@ from typing import NamedTuple
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents, make_stemmer, plain_letters
 
-__all__ = ["Instruction", "find_instructions", "load_signs", "may_instruct"]
-
 _FILE = Path(__file__).with_suffix(".toml")
 _MOST_CHARS = 2_000  # a longer message was pasted
 _MOST_BYTES = 4 * _MOST_CHARS + 1_000  # of one that is encoded

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable
 from functools import cache, partial
 
-__all__ = ["compile_patterns", "late"]
-
 _patterns: list[Callable[[], re.Pattern[str]]] = []
 
 

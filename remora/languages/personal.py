@@ -16,8 +16,6 @@ from typing import NamedTuple
 from remora.languages.patterns import late
 from remora.languages.search_words import plain_letters
 
-__all__ = ["SINGLE", "asks_what_assistant_said", "find_matter", "states"]
-
 SINGLE = frozenset({"home", "name", "work", "number", "age"})
 """Matters of which one statement holds at a time: the newest."""
 

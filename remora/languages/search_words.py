@@ -22,19 +22,6 @@ from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
 from remora.languages.patterns import late
 
-__all__ = [
-    "STEMMED",
-    "WORD",
-    "cut_text",
-    "fold_accents",
-    "make_stemmer",
-    "pair_characters",
-    "plain_letters",
-    "question_forms",
-    "reading_size",
-    "search_texts",
-]
-
 STEMMED = {
     "en": "english",
     "de": "german",

@@ -16,8 +16,6 @@ from remora.runtime.log import commit_records
 from remora.services.index_directory import request_rebuild
 from remora.storage.lance.store import LanceStore
 
-__all__ = ["Alignment", "align_index"]
-
 
 class Alignment(msgspec.Struct, frozen=True):
     """The result of an alignment.

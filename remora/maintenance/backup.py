@@ -32,8 +32,6 @@ from remora.storage.private import make_private_directory
 from remora.storage.sqlite.attachments import remove_unreferred
 from remora.storage.sqlite.backup import snapshot
 
-__all__ = ["BackupReport", "backup"]
-
 _UNFINISHED = "journal.unfinished"
 
 

@@ -51,8 +51,6 @@ from remora.storage.records import (
     UnflushSpec,
 )
 
-__all__ = ["Difference", "Progress", "compare_index"]
-
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of those that are done, and of all."""
 

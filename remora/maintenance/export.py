@@ -44,8 +44,6 @@ from remora.storage.export.transfer import (
 )
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem
 
-__all__ = ["Progress", "export_session", "export_to"]
-
 Progress = Callable[[int, int], None]
 """Called with the number of messages that are done, and of all."""
 

@@ -57,8 +57,6 @@ from remora.storage.keyed_values import KEYED_DECODERS
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
 
-__all__ = ["FindTarget", "check_session", "import_from", "import_session"]
-
 FindTarget: TypeAlias = Callable[[str], TransferParts]
 """The runtime that a user is in."""
 

@@ -23,8 +23,6 @@ from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import is_of_another_journal, mark_path, missing_commits, read_mark
 
-__all__ = ["JOURNAL", "LostCommits", "Offline", "find_lost_commits", "offline", "require_memory"]
-
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
 

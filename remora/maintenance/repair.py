@@ -27,8 +27,6 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import accept_loss as forget_loss
 from remora.storage.sqlite.salvage import drop_damaged as drop_damaged_rows
 
-__all__ = ["RepairReport", "repair"]
-
 _WHY = {
     "orphan": "that the journal does not have",
     "doubled": "that existed more than once",

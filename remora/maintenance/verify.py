@@ -34,8 +34,6 @@ from remora.storage.sqlite.attachments import check_attachments
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.mark import accept_loss
 
-__all__ = ["Verification", "check_opened", "verify", "verify_owned"]
-
 
 class Verification(msgspec.Struct, frozen=True):
     """The contents of a directory, and the damage in it.

@@ -18,25 +18,6 @@ import msgspec
 
 from remora.messages.media import Measure, measure, size_of, words_of
 
-__all__ = [
-    "MAGIC",
-    "TEXT_KEYS",
-    "AttachedText",
-    "Blob",
-    "Blobs",
-    "as_reference",
-    "attached_to",
-    "decode_attached",
-    "find_blobs",
-    "has_attachments",
-    "is_attachment",
-    "put_back",
-    "read_reference",
-    "show_words",
-    "take_attachments",
-    "texts_in",
-]
-
 Blobs: TypeAlias = Mapping[bytes, bytes]
 """Bytes by their digests."""
 

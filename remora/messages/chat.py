@@ -6,17 +6,6 @@ from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 
-__all__ = [
-    "ChatDict",
-    "Message",
-    "Receipt",
-    "Role",
-    "ToolCall",
-    "ToolFunction",
-    "call_keys",
-    "open_calls",
-]
-
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 """The roles of messages that a model obeys."""

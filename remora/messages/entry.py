@@ -38,31 +38,6 @@ from remora.messages.media import check_payload
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.text import clean_texts, plain_text, without_surrogates
 
-__all__ = [
-    "ADAPTER_KEYS",
-    "KEPT_PREFIX",
-    "NATIVE",
-    "REPEATED",
-    "AttachmentLimits",
-    "Entry",
-    "check_ids",
-    "check_shape",
-    "clean_message",
-    "counted_chat",
-    "decode_chat",
-    "decode_chats",
-    "encode_message",
-    "encode_plain",
-    "has_media",
-    "is_same_chat",
-    "kept_metadata",
-    "leading_instructions",
-    "parse_time",
-    "restore_message",
-    "said_text",
-]
-
-
 _without_seq = attrgetter(
     "at_us", "tokens", "role", "chat", "meta", "id", "calls", "answers", "importance", "blobs"
 )

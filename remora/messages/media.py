@@ -33,18 +33,6 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-__all__ = [
-    "Family",
-    "Measure",
-    "check_payload",
-    "describe",
-    "measure",
-    "media_tokens",
-    "payload",
-    "size_of",
-    "words_of",
-]
-
 Family: TypeAlias = Literal["openai", "anthropic", "gemini"]
 
 

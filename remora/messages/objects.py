@@ -7,8 +7,6 @@ from typing import Any
 from remora.errors import InvalidMessage
 from remora.messages.chat import ChatDict
 
-__all__ = ["chat_of_object", "dump_object", "is_message_object"]
-
 _PARSED = ("parsed", "parsed_arguments")
 """What a client library adds to an answer: objects of the application's own."""
 

@@ -15,8 +15,6 @@ from functools import lru_cache
 
 import msgspec
 
-__all__ = ["escape_tags", "indent", "plain_name", "quote", "remove_hidden"]
-
 _BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _ALWAYS_HIDDEN = (
     "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f"  # control characters

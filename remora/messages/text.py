@@ -13,21 +13,6 @@ from remora.messages.chat import ChatDict, call_keys
 from remora.messages.media import describe, payload, words_of
 from remora.messages.quoting import plain_name, remove_hidden
 
-__all__ = [
-    "CalledTool",
-    "attachment_words",
-    "clean_texts",
-    "content_parts",
-    "dated_line",
-    "join_contents",
-    "media_parts",
-    "plain_text",
-    "speaker_of",
-    "split_tool_calls",
-    "tool_calls",
-    "without_surrogates",
-]
-
 _DAY_US = 86_400_000_000
 
 

@@ -25,18 +25,6 @@ from typing import (
 
 from remora.messages.chat import ChatDict, Message, Role
 
-__all__ = [
-    "AssistantMessageDict",
-    "ContextMessage",
-    "ContextMessages",
-    "MessageDict",
-    "MessageLike",
-    "MessageObject",
-    "SystemMessageDict",
-    "ToolMessageDict",
-    "UserMessageDict",
-]
-
 
 class _Untyped:
     """No value is one, but values of type `Any` are accepted for it."""

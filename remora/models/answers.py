@@ -7,8 +7,6 @@ from typing import TypeVar
 
 import msgspec
 
-__all__ = ["find_json", "mend_escapes", "strip_fence", "strip_thinking"]
-
 _FENCE = "```"
 _TAGS = r"(?:seed:)?(?:think|thinking|thoughts?|reasoning)"
 _OPEN = re.compile(

@@ -13,8 +13,6 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
-__all__ = ["CircuitBreaker", "describe_failure", "is_away", "says_away"]
-
 Result = TypeVar("Result")
 
 

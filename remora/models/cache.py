@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["CachingEmbedder", "EmbeddingCacheStatistics"]
-
 _IN_THREAD = 500  # texts whose digests take a thread a millisecond
 _CHARACTERS_IN_THREAD = 500_000
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["clip", "clip_evenly", "replace_data", "size_words"]
-
 _LEAST_DATA = 512
 _DATA = re.compile(
     r"(?<![A-Za-z0-9+/_-])"  # where a run begins, and nowhere within: in time with its length

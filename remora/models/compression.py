@@ -29,15 +29,6 @@ from remora.models.ports import Line, Summarizer, check_answer_length
 from remora.models.sentences import cut_sentences
 from remora.runtime.threads import compute_in_thread
 
-__all__ = [
-    "CompressionMeter",
-    "CompressionStatistics",
-    "LeadSummarizer",
-    "TailSummarizer",
-    "add_tokens",
-    "prepare",
-]
-
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 
 

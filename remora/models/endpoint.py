@@ -20,8 +20,6 @@ try:
 except ImportError as e:
     raise ImportError('an endpoint over HTTP needs httpx2: pip install "remora[openai]"') from e
 
-__all__ = ["Endpoint"]
-
 Result = TypeVar("Result")
 _LARGE = 1 << 16  # bytes of an answer that is read in a thread
 

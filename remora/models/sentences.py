@@ -6,8 +6,6 @@ import importlib
 import re
 from collections.abc import Iterator, Sequence
 
-__all__ = ["cut_sentences"]
-
 _MAX_PIECE_CHARS = 4_000  # of a text that is cut into sentences at once
 _OTHER_BLANK = re.compile(r"[^\S\x00-\x7f]")
 

@@ -24,8 +24,6 @@ from remora.languages.search_words import cut_text
 from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import compute_apart, run_in_thread
 
-__all__ = ["WordLlamaEmbedder"]
-
 _WEIGHTS = Path("weights", "l2_supercat_256.safetensors")
 _TOKENIZER = Path("tokenizers", "l2_supercat_tokenizer_config.json")
 _WORD_BEGINS = "\u2581"  # in the names of tokens

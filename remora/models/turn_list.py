@@ -23,8 +23,6 @@ import msgspec
 
 from remora.models.ports import Line
 
-__all__ = ["TurnList", "is_turn_list", "without_calls"]
-
 _SEPARATOR = "; "
 _ASKED, _CALLED, _ANSWERED = "[asked] ", "[called] ", "[answered] "
 _KINDS = (_ASKED, _CALLED, _ANSWERED)

@@ -25,8 +25,6 @@ from remora.messages.text import attachment_words
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["Fetch", "attach", "attach_all", "attach_own", "lighten", "shorten_attachments"]
-
 Fetch: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[Mapping[bytes, bytes]]]
 """Reads a user's attachments."""
 

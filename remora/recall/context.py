@@ -26,16 +26,6 @@ from remora.recall.memory import Memory
 from remora.recall.quotes import is_quotation, summary_message
 from remora.recall.sources import Sources
 
-__all__ = [
-    "Context",
-    "ContextEntry",
-    "Selection",
-    "build_context",
-    "conversation_range",
-    "newest_user",
-    "quoted_places",
-]
-
 
 class ContextEntry(msgspec.Struct, frozen=True, gc=False):
     """Which stored message a message of a context is.

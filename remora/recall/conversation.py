@@ -13,8 +13,6 @@ from remora.messages import Entry
 from remora.storage.records import MessageRange, Summary
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["Conversation", "list_summaries", "show_conversation"]
-
 _TRIES = 3  # a counter may find a text longer than the sum of its parts
 
 

@@ -22,8 +22,6 @@ from remora.storage.ports import BLOCK_TYPE, Journal
 from remora.storage.records import MemoryItem
 from remora.storage.standings import FactStanding, find_standings, holds
 
-__all__ = ["CurrentMemories", "is_recorded", "recorded_memory", "rows_of"]
-
 _NOT_RECORDED = frozenset({"message", "summary", BLOCK_TYPE})
 _IN_THREAD = 500  # memories from which on comparing them is a thread's work
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["day_of", "of_days_named", "time_stems", "weigh_messages"]
-
 _LOOKED_AT = 100  # messages in which days are looked for; 10 µs each, 50 with some
 _TELLING_CHARS = 60  # a message of so many says something
 _YEARS = 100  # back, in which a month without a year is looked for

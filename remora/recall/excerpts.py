@@ -33,8 +33,6 @@ from remora.runtime.probes import probe
 from remora.storage.records import MessageRange
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["leave_room", "shorten_messages", "window_rules"]
-
 _TRIES = 6
 _AROUND, _LEAST_AROUND = 4, 1_000  # characters that are looked at, for one that is shown
 _NO_RESULT = "[no result: the call was interrupted, or its result has not come]"

@@ -55,8 +55,6 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["ContextFitter", "SaidTexts", "Surroundings", "profile_room", "same_words"]
-
 _SHORTEST_INSTRUCTION = 12  # tokens of its line
 _LEAST_INSTRUCTIONS = 100  # tokens for them, of a small budget a fifth
 _ENTRIES_ON_LOOP = 250  # each is compared with what was recalled: 2 ms

@@ -11,8 +11,6 @@ import msgspec
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import map_concurrently
 
-__all__ = ["FoundSession", "find_sessions"]
-
 _DEPTH = 200  # of the best memories, by which sessions are ranked
 _TITLES_AT_ONCE, _TITLE_CHARS = 8, 80
 _LOOKED_AT = 3  # messages of a session, for what its user said first

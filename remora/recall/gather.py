@@ -31,8 +31,6 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
 
-__all__ = ["Gathered", "Tiers", "gather"]
-
 _logger = get_logger(__name__)
 _COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context
 

@@ -42,15 +42,6 @@ from remora.runtime.concurrency import is_open, run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.ports import LongTermStore
 
-__all__ = [
-    "MAX_RESULT_BYTES",
-    "MAX_WITHOUT_INDEX",
-    "ResultStatistics",
-    "UserEntry",
-    "UserIndexCache",
-    "UserIndexStatistics",
-]
-
 _logger = get_logger(__name__)
 _BUILT_ON_LOOP = 16  # rows: half a millisecond, as much as a thread costs
 _CHARACTERS = 10_000  # of their texts, of English: 2 ms

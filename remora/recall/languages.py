@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from remora.storage.ports import MemoryRow
 
-__all__ = ["is_other_language", "main_languages"]
-
 _LOOKED_AT = 64  # rows, in 0.3 ms
 _LEAST_SHARE = 0.1  # of the rows that show a language
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MOST_BETTER", "asks_for_several", "better_in_group"]
-
 MOST_BETTER = 7
 """Messages of a session that count against another, at most: what is left is never nothing."""
 

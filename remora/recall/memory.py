@@ -13,17 +13,6 @@ from remora.recall.quotes import recalled_text
 from remora.recall.ranking import Ranked, Ranking
 from remora.runtime.threads import run_in_thread
 
-__all__ = [
-    "LONG_TOKENS",
-    "FoundMemories",
-    "Memory",
-    "comparable_text",
-    "make_memory",
-    "newest_that_hold",
-    "quote_memories",
-    "sort_by_importance",
-]
-
 _ALWAYS = 16  # memories, however relevant: words alone do not tell that nothing is
 _ENOUGH = 0.5  # of a question, as `Ranking.coverage` says it
 _LIST_SHARE = 0.5

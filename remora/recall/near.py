@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Vocabulary"]
-
 _logger = get_logger(__name__)
 _MOST = 1.001  # of a cosine of rounded vectors
 

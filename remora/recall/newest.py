@@ -17,8 +17,6 @@ from remora.languages.personal import SINGLE
 from remora.recall.traits import asks
 from remora.storage.ports import MemoryRow
 
-__all__ = ["DEPTH", "order_newest_first"]
-
 DEPTH = 10
 """So many of the best are compared."""
 

@@ -20,8 +20,6 @@ from remora.actors.policies.bm25 import words
 from remora.models.clipping import size_words
 from remora.recall.memory import LONG_TOKENS, Memory
 
-__all__ = ["show_parts"]
-
 _MOST_CHARS = 1_200  # that are shown of one
 _FILLED_CHARS = 600  # up to which it is shown from the beginning, besides what matches
 _MOST_ASKED = 2_000  # characters of a question

@@ -37,8 +37,6 @@ from remora.runtime.probes import probe
 from remora.storage.records import MemoryItem
 from remora.tokens import TokenCounter
 
-__all__ = ["Planner", "Show", "show_snapshot"]
-
 _logger = get_logger(__name__)
 _BYTES_IN_THREAD = 500_000  # of messages, from which on decoding them is a thread's work
 _MAX_FRONTS = 10_000  # sessions whose last front is remembered

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["PROBES"]
-
 PROBES: Mapping[str, str] = {
     # contexts
     "attachments_left_out": "attachments of old messages have no place in a context: words of them",

@@ -31,8 +31,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Question", "ask", "find_identifiers", "related_words", "weigh_words"]
-
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
 _MOST_PARTS = 12  # of words, that are looked for in texts as they are
 _LEAST_PART = 3  # letters of an English one

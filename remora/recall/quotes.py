@@ -17,19 +17,6 @@ from remora.config import ContextConfig
 from remora.messages import ChatDict, escape_tags, indent, quote
 from remora.storage.records import RESTORED, Summary
 
-__all__ = [
-    "LINE_TOKENS",
-    "instruction_line",
-    "instructions_text",
-    "is_quotation",
-    "is_recalled",
-    "recalled_text",
-    "said_in",
-    "summary_message",
-    "synopsis_text",
-    "working_line",
-]
-
 LINE_TOKENS = 8
 """What the quotation marks, the bullet and the label of a recalled line take, or a little less."""
 

@@ -57,19 +57,6 @@ if TYPE_CHECKING:  # loaded at first use
     Places: TypeAlias = npt.NDArray[np.intp]
     Numbers: TypeAlias = npt.NDArray[np.float64]
 
-__all__ = [
-    "Matches",
-    "Ranked",
-    "Ranking",
-    "ScoreList",
-    "fuse",
-    "rank",
-    "size_of_row",
-    "size_of_rows",
-    "weigh_identifiers",
-    "with_answers",
-]
-
 _FEWEST_JUDGED = 30  # candidates below which their spread says nothing
 _LEAST_TRUST = 0.2
 _AT_ONCE = 32  # ranked rows made at a time

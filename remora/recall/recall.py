@@ -41,8 +41,6 @@ from remora.storage.ports import (
 )
 from remora.storage.windows import makes_windows
 
-__all__ = ["Recall", "Tails"]
-
 _IN_THREAD = 500  # rows from which on making memories of them is a thread's work
 _CHARACTERS_IN_THREAD = 100_000  # of a query and what it found, from which on it is ranked in one
 _RANKED_ON_LOOP = 100  # candidates; 300 take 5 ms

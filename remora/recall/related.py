@@ -16,8 +16,6 @@ from pathlib import Path
 from remora.actors.policies.bm25 import words
 from remora.languages.search_words import STEMMED, make_stemmer, pair_characters
 
-__all__ = ["find_related", "load_related"]
-
 _FILE = Path(__file__).with_suffix(".toml")
 _LANGUAGES = ("en", "de", "fr", "es", "ja", "zh")
 _HIRAGANA = re.compile("[\u3041-\u309f]+$")  # the endings of words

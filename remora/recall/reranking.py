@@ -44,8 +44,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Judgement", "RerankStatistics", "Reranking", "Watched", "check_scores", "reorder"]
-
 _logger = get_logger(__name__)
 _MAX_CHARACTERS = 2_000  # of a query or a text: some 500 tokens, as many as rerankers read
 _SHARE_OF_DEADLINE = 0.8  # of the caller's time that is left: what follows takes some, too

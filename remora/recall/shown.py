@@ -8,8 +8,6 @@ from hashlib import blake2b
 
 from remora.messages import ChatDict
 
-__all__ = ["ShownSummaries", "shown_digests", "text_digest"]
-
 _MAX_HELD = 10_000
 
 

@@ -8,8 +8,6 @@ import msgspec
 
 from remora.actors.blocks.source import Source
 
-__all__ = ["Sources"]
-
 _OFF = Source("off")
 _BLOCK = "block:"
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["EMPTY_TAIL", "CombinedIndex", "Tail", "add_tail"]
-
 _TEXTS = ("turn", "window")
 
 

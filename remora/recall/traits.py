@@ -19,16 +19,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "Kept",
-    "NameColumn",
-    "Traits",
-    "asks",
-    "question_share",
-    "rank_order",
-    "speakers_named",
-]
-
 _MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
 _SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
 _ASKS = re.compile(rf"[{_MARKS}][^\w{_MARKS}]*(?:[\[(][^\[\]()]*[\])])?[^\w{_MARKS}]*$")

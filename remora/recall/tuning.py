@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["AT", "LabelledQuestion", "TuningReport", "fit_weights", "prepare_questions"]
-
 AT = (5, 10)
 """Recall is measured among so many of the best memories."""
 

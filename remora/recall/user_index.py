@@ -45,17 +45,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "MAX_ON_LOOP",
-    "SearchedRows",
-    "Sessions",
-    "UserIndex",
-    "find_matches",
-    "is_large_search",
-    "search_rows",
-    "top",
-]
-
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
 

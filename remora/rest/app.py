@@ -28,8 +28,6 @@ from remora.rest.streams import EVENTS, send_events
 from remora.runtime.clock import SystemClock
 from remora.runtime.concurrency import run_in_thread_if
 
-__all__ = ["RestApp", "RestOptions", "build_app"]
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]

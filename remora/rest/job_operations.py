@@ -16,17 +16,6 @@ from remora.rest.shapes import Request, Text
 from remora.runtime.jobs import Job
 from remora.services.arguments import MAX_IDS, collect
 
-__all__ = [
-    "JOB_OPERATIONS",
-    "Changed",
-    "DeadLetter",
-    "DeadLetters",
-    "Dropping",
-    "Retrying",
-    "UnfinishedErasure",
-    "UnfinishedErasures",
-]
-
 Ids = Annotated[list[Text], msgspec.Meta(max_length=MAX_IDS)]
 
 

@@ -21,8 +21,6 @@ from remora.errors import InvalidInput
 from remora.logging import get_logger
 from remora.storage.atomic import AtomicTarget
 
-__all__ = ["KeyFile", "StoredKey", "add_key", "is_open", "read_keys", "remove_key"]
-
 _logger = get_logger(__name__)
 if sys.platform != "win32":
     import fcntl

@@ -9,8 +9,6 @@ from hashlib import blake2b
 from remora.errors import RateLimited
 from remora.runtime.clock import Clock
 
-__all__ = ["AddressLimit", "RateLimit", "network_of"]
-
 _PLACES = 8_192
 _NETWORK = 64  # bits: what one customer has of IPv6, at least
 

@@ -13,44 +13,6 @@ from remora.api.keyed_state import StateValue
 from remora.recall.memory import Memory
 from remora.rest.shapes import ChatMessage, Count, Limit, Request, Text, WorkingShown
 
-__all__ = [
-    "Done",
-    "GrantGiven",
-    "Learned",
-    "Learning",
-    "Many",
-    "MemberNamed",
-    "Members",
-    "MemoryAsked",
-    "MemoryChange",
-    "MemoryFound",
-    "MemoryIds",
-    "MemoryNamed",
-    "MemoryPageAsked",
-    "Pruning",
-    "Recall",
-    "Recalled",
-    "Recording",
-    "Remember",
-    "Remembered",
-    "SharedAsked",
-    "SharedRecall",
-    "Sharing",
-    "StateAsked",
-    "StateChange",
-    "StateFound",
-    "StateKeys",
-    "StateRemoved",
-    "StateShown",
-    "SynopsisAsked",
-    "ValueSet",
-    "ValueVersion",
-    "WorkingFound",
-    "WorkingSearch",
-    "split_types",
-]
-
-
 Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 """Memories of a list that has no pages."""
 

@@ -13,8 +13,6 @@ from remora.rest.operation import Operation
 from remora.rest.problems import Problem
 from remora.rest.streams import EventStream
 
-__all__ = ["describe_service"]
-
 _REFERENCE = "#/components/schemas/{name}"
 _PRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 512, "pattern": _PRINTABLE}

@@ -14,8 +14,6 @@ from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import UserListing
 
-__all__ = ["SESSION", "USER", "Asked", "Operation", "Served"]
-
 USER = "/v1/users/{user}"
 SESSION = USER + "/sessions/{session}"
 

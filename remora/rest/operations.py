@@ -9,8 +9,6 @@ from remora.rest.shared_operations import SHARED_OPERATIONS
 from remora.rest.state_operations import STATE_OPERATIONS
 from remora.rest.user_operations import USER_OPERATIONS
 
-__all__ = ["OPERATIONS"]
-
 OPERATIONS: tuple[Operation, ...] = (
     *SESSION_OPERATIONS,
     *USER_OPERATIONS,

@@ -13,8 +13,6 @@ from remora.http_statuses import http_status
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 
-__all__ = ["FailureLog", "Problem", "Refusal", "TierFailed", "describe", "explain"]
-
 _logger = get_logger(__name__)
 _NO_KEY = 401
 _FAILED = 500

@@ -20,8 +20,6 @@ from remora.rest.app import RestApp, RestOptions
 from remora.rest.limits import network_of
 from remora.rest.problems import Problem
 
-__all__ = ["RestServer", "make_server"]
-
 _LEAVE_S = 10
 _HEAD = 64 << 10
 _BACKLOG = 512  # connections that one turn of the loop accepts, at most

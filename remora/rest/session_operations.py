@@ -20,8 +20,6 @@ from remora.services.archive import SessionStatistics
 from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 
-__all__ = ["SESSION_OPERATIONS", "erased", "next_cursor"]
-
 
 async def list_users(asked: Asked) -> shapes.UserPage:
     """Users of the tenant."""

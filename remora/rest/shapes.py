@@ -17,46 +17,6 @@ from remora.recall.context import ContextEntry
 from remora.recall.memory import Memory
 from remora.recall.sources import Sources
 
-__all__ = [
-    "Append",
-    "Appended",
-    "Buffer",
-    "BufferSearch",
-    "Buffered",
-    "ChatMessage",
-    "Cleared",
-    "Contents",
-    "ContentsAsked",
-    "ContextAsked",
-    "ContextShown",
-    "Count",
-    "Deleted",
-    "Deletion",
-    "Erased",
-    "Forked",
-    "Forking",
-    "Hit",
-    "Hits",
-    "Limit",
-    "Listing",
-    "MessagePage",
-    "Messages",
-    "Reply",
-    "Request",
-    "Rewinding",
-    "Said",
-    "SessionItem",
-    "SessionPage",
-    "SessionsListing",
-    "Text",
-    "Truncation",
-    "TurnAsked",
-    "TurnShown",
-    "UserItem",
-    "UserPage",
-    "WorkingShown",
-]
-
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]

@@ -15,8 +15,6 @@ from remora.rest.operation import Asked, Operation
 from remora.rest.session_operations import erased
 from remora.services.deleting import DeletionReceipt
 
-__all__ = ["SHARED_OPERATIONS"]
-
 Answer = TypeVar("Answer")
 
 

@@ -9,8 +9,6 @@ from remora.api.keyed_state import KeyedState
 from remora.rest import memory_shapes as shapes
 from remora.rest.operation import SESSION, USER, Asked, Operation
 
-__all__ = ["SESSION_STATE", "STATE_OPERATIONS", "USER_STATE", "StateOperations"]
-
 
 class StateOperations(NamedTuple):
     """The operations on keyed state."""

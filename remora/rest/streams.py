@@ -15,8 +15,6 @@ from remora.messages import Message
 from remora.rest.operation import SESSION, Asked
 from remora.rest.shapes import Count, Request
 
-__all__ = ["EVENTS", "EventStream", "Followed", "send_events"]
-
 _BEAT_S = 15.0
 _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
 

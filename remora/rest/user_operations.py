@@ -13,8 +13,6 @@ from remora.rest.session_operations import erased
 from remora.services.archive import UserStatistics
 from remora.services.deleting import DeletionReceipt
 
-__all__ = ["USER_OPERATIONS"]
-
 _NOT_MESSAGES = ("fact", "preference", "context", "procedural", "message_batch")
 
 

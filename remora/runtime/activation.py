@@ -31,8 +31,6 @@ from remora.runtime.passivation import Passivation
 from remora.runtime.probes import probe
 from remora.runtime.waking import Waking
 
-__all__ = ["Activation"]
-
 _logger = get_logger(__name__)
 _BATCH = 256  # images read at once
 _REREAD_S = 1.0  # before an actor that was lost and could not be read is tried again

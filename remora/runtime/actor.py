@@ -15,8 +15,6 @@ import msgspec
 
 from remora.runtime.jobs import Job
 
-__all__ = ["Behavior", "Decision", "Image", "NeedsLookup"]
-
 State = TypeVar("State")
 
 

@@ -43,8 +43,6 @@ from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
 from remora.runtime.watchers import Watchers
 
-__all__ = ["Cell", "CellHost", "CellStatus"]
-
 _logger = get_logger(__name__)
 _NEVER = float("inf")
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 import anyio
 
-__all__ = ["Clock", "SystemClock"]
-
 
 class Clock(Protocol):
     """The port of time."""

@@ -11,8 +11,6 @@ import anyio.lowlevel
 
 from remora.runtime.threads import compute_in_thread
 
-__all__ = ["is_open", "map_concurrently", "run_in_thread_if", "run_to_end"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -7,8 +7,6 @@ from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.probes import probe
 from remora.runtime.waking import Waking
 
-__all__ = ["Deadlines"]
-
 _THOROUGH = 10  # sweeps between two that also look for messages whose senders gave up
 
 

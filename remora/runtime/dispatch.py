@@ -27,8 +27,6 @@ from remora.runtime.passivation import Passivation
 from remora.runtime.probes import probe
 from remora.runtime.promise import NO_REPLY
 
-__all__ = ["Dispatcher"]
-
 _QUANTUM = 16  # messages that one cell, or several, handle in one turn of the event loop
 
 

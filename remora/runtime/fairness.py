@@ -19,8 +19,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakValueDictionary
 
-__all__ = ["OVERHEAD_BYTES", "Quota", "QuotaPool"]
-
 OVERHEAD_BYTES = 1_024
 """Memory of a request in addition to its content: objects, a place in a queue, a promise."""
 

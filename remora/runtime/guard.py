@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["call_guarded", "is_cancelled", "is_requested"]
-
 Result = TypeVar("Result")
 
 

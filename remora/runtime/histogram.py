@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-__all__ = ["SECONDS", "SIZES", "Histogram", "HistogramMeter", "add_histograms"]
-
 SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0),

@@ -13,23 +13,6 @@ import msgspec
 
 from remora.runtime.probes import probe
 
-__all__ = [
-    "DeadJobs",
-    "DeadLetterRetried",
-    "Gathering",
-    "Handler",
-    "Job",
-    "JobAttempt",
-    "JobDeadLettered",
-    "JobDone",
-    "JobQueue",
-    "JobResult",
-    "JobRetried",
-    "QueueStatistics",
-    "RetryPolicy",
-    "Together",
-]
-
 
 class Job(msgspec.Struct, frozen=True):
     """Work for the supervisor, journalled with the records that caused it.

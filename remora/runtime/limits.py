@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["RegistryLimits", "RegistryStatistics"]
-
 
 class RegistryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of messages that wait and of actors in memory, and when a failing actor rests."""

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-__all__ = ["KeyedLocks", "SharedLocks"]
-
 
 class KeyedLocks:
     """One holder for each key at a time, in the order of asking; different keys in parallel."""

@@ -11,13 +11,6 @@ import msgspec
 from remora.runtime.histogram import Histogram
 from remora.runtime.promise import new_promise
 
-__all__ = [
-    "Log",
-    "LogStatistics",
-    "Write",
-    "commit_records",
-]
-
 
 class Write(msgspec.Struct, eq=False):
     """Records that become durable together, or not at all.

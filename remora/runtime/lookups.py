@@ -14,8 +14,6 @@ from remora.runtime.log import Log
 from remora.runtime.mailbox import Envelope
 from remora.runtime.probes import probe
 
-__all__ = ["Lookups"]
-
 
 class Lookups:
     """Asks the log on behalf of cells.

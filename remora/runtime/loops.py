@@ -9,8 +9,6 @@ from typing import Any
 
 from remora.errors import WrongLoop
 
-__all__ = ["HomeLoop", "LoopWatch"]
-
 
 class HomeLoop:
     """The event loop that runs when this is made.

@@ -18,8 +18,6 @@ from remora.runtime.fairness import Quota
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
 
-__all__ = ["Envelope", "Mailbox"]
-
 
 class Envelope(msgspec.Struct, eq=False):
     """A message that waits to be handled.

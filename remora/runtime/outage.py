@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import structlog
 
-__all__ = ["OutageLog"]
-
 _SUMMARY_S = 60.0
 _QUIET_S = 5.0  # a disk that is nearly full takes some writes, and refuses others
 

@@ -19,8 +19,6 @@ from remora.runtime.limits import RegistryLimits
 from remora.runtime.probes import probe
 from remora.runtime.waking import Waking
 
-__all__ = ["Passivation"]
-
 _logger = get_logger(__name__)
 _BUCKETS = 10  # in an idle period
 _SHED_TO = 0.95  # of a bound that is exceeded

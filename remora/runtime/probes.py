@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["PROBES", "count_probes", "ignore_probes", "probe"]
-
 _counters: tuple[Counter[str], ...] = ()
 
 

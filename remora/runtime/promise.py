@@ -17,8 +17,6 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["NO_READER", "NO_REPLY", "AwaitablePromise", "Promise", "new_promise"]
-
 
 class Promise(Protocol):
     """A one-shot result. The first outcome counts; later ones are ignored."""

@@ -35,8 +35,6 @@ from remora.runtime.promise import NO_READER, Promise, new_promise
 from remora.runtime.waking import Waking
 from remora.runtime.watchers import Watchers
 
-__all__ = ["ActorRegistry", "Reserved"]
-
 _INLINE = 64  # messages handled on senders' stacks before one of them yields to the event loop
 _SWEEP_S = 0.1
 _POLL_S = 0.002

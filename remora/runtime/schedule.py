@@ -15,8 +15,6 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.outage import OutageLog
 
-__all__ = ["Schedule", "TaskStatistics", "check_change"]
-
 _logger = get_logger(__name__)
 
 

@@ -14,8 +14,6 @@ from remora.errors import RuntimeClosed
 from remora.runtime.concurrency import is_open
 from remora.runtime.guard import call_guarded, is_cancelled
 
-__all__ = ["SharedCall"]
-
 Result = TypeVar("Result")
 
 

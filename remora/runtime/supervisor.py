@@ -44,11 +44,6 @@ from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.threads import in_background, with_process
 
-__all__ = [
-    "Supervisor",
-    "SupervisorStatistics",
-]
-
 _logger = get_logger(__name__)
 _working_for: ContextVar[Hashable | None] = ContextVar("remora_working_for", default=None)
 

@@ -31,18 +31,6 @@ from remora.runtime.switching import frequent_switches
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "CallingThread",
-    "asyncio_loop",
-    "call_function",
-    "compute_apart",
-    "compute_in_thread",
-    "in_background",
-    "run_in_thread",
-    "run_plugin_in_thread",
-    "with_process",
-]
-
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 

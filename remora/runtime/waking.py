@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import anyio
 
-__all__ = ["Waking"]
-
 
 class Waking:
     """Lets one task wait until there is something to do."""

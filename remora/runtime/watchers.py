@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import anyio
 
-__all__ = ["Watchers"]
-
 
 class Watchers:
     """Wakes those who watch an actor when the log may hold more of it, or will hold nothing.

@@ -19,8 +19,6 @@ from pathlib import Path
 from remora.logging import get_logger
 from remora.storage.sockets import has_sockets, is_ours, listen_at, peer_of
 
-__all__ = ["MAX_LINE_BYTES", "SOCKET_NAME", "AnswerThread", "socket_name", "start_answering"]
-
 _logger = get_logger(__name__)
 SOCKET_NAME = "status.sock"
 MAX_LINE_BYTES = 256 << 10

@@ -29,8 +29,6 @@ from remora.services.counting import UNCOUNTED, CountingThread
 from remora.services.instructions import Instructions
 from remora.storage.attachments import Attachments, take_blobs
 
-__all__ = ["LocalAppends"]
-
 _PAUSE_S = 0.02  # a job that is not known is about to start, or a dead letter
 
 

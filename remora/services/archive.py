@@ -31,15 +31,6 @@ from remora.storage.ports import (
 )
 from remora.storage.records import MessageRange
 
-__all__ = [
-    "Followed",
-    "LocalArchive",
-    "SessionStatistics",
-    "UserStatistics",
-    "are_long",
-    "restore_messages",
-]
-
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
 _FOLLOWED_BYTES = 1 << 17

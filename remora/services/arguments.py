@@ -14,27 +14,6 @@ from remora.errors import InvalidInput
 from remora.messages import without_surrogates
 from remora.storage.listing import ListingOrder, ListingPage
 
-__all__ = [
-    "MAX_BATCH",
-    "MAX_IDS",
-    "MAX_PARTS",
-    "MAX_RESULTS",
-    "MAX_TEXT_CHARACTERS",
-    "check_choice",
-    "check_directory",
-    "check_flag",
-    "check_function",
-    "check_int",
-    "check_length",
-    "check_page",
-    "check_path",
-    "check_query",
-    "check_result_count",
-    "check_seconds",
-    "check_text",
-    "collect",
-]
-
 MAX_BATCH = 1_000
 """Most messages, memories, texts, queries or sessions that one call carries."""
 

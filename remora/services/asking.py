@@ -10,8 +10,6 @@ from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.services.answering import socket_name
 from remora.storage.sockets import connect_socket, has_sockets, is_ours, peer_of
 
-__all__ = ["ask_owner", "find_answering"]
-
 _PART_BYTES = 64 << 10
 _SOCKET = re.compile(r"status-(\d+)\.sock")
 _MOST_BYTES = 8 << 20

@@ -34,8 +34,6 @@ from remora.storage.past import read_instructions
 from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
-__all__ = ["LocalContexts", "read_synopsis"]
-
 
 async def read_synopsis(
     ask: Callable[..., Awaitable[Any]], journal: Journal, user: str, request: ReadSynopsis

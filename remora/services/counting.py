@@ -26,8 +26,6 @@ from remora.runtime.registry import Reserved
 from remora.runtime.threads import CallingThread, call_function
 from remora.tokens import BatchCounter, split_message
 
-__all__ = ["UNCOUNTED", "CountingThread"]
-
 UNCOUNTED = -1
 """Tokens of an entry that are still to be counted; its chat dict holds nothing but texts."""
 

@@ -39,8 +39,6 @@ from remora.storage.erasure_notes import (
 from remora.storage.ports import Erasure, Journal
 from remora.storage.records import DiscardSpec, RecordSpec, UnflushSpec
 
-__all__ = ["Deleter", "DeletionReceipt", "DeletionRequest"]
-
 _logger = get_logger(__name__)
 _PAUSE_S = 60.0  # before what could not be erased is tried again
 _DELETED = "deleted_of"

@@ -60,8 +60,6 @@ from remora.storage.erasure_notes import (
 )
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
-__all__ = ["Eraser", "ErasureReceipt"]
-
 _logger = get_logger(__name__)
 
 

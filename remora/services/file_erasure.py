@@ -41,8 +41,6 @@ from remora.storage.erasure_notes import (
 )
 from remora.storage.ports import Erasure, Journal, LongTermStore
 
-__all__ = ["ErasureStatistics", "FileEraser", "FileErasure"]
-
 _logger = get_logger(__name__)
 _AT_ONCE = 64
 _MOST_UNTOLD = 6  # attempts until the caller is told

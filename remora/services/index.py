@@ -44,8 +44,6 @@ from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
 if TYPE_CHECKING:
     from remora.storage.lance.store import LanceStore
 
-__all__ = ["LongTermIndex"]
-
 _logger = get_logger(__name__)
 _DAY_S = 86_400.0
 

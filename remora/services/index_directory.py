@@ -41,23 +41,6 @@ from remora.storage.lance.versions import versions_setting
 from remora.storage.ports import Journal
 from remora.storage.records import RecordSpec
 
-__all__ = [
-    "BEGIN",
-    "FIRST_DIRECTORY",
-    "IndexDirectory",
-    "Place",
-    "TableDirectory",
-    "check_location",
-    "check_temporary",
-    "choose_directory",
-    "draw_key",
-    "expects_rows",
-    "list_directories",
-    "location_of",
-    "remove_old",
-    "request_rebuild",
-]
-
 _logger = get_logger(__name__)
 FIRST_DIRECTORY = "longterm"
 """Where the tables are until long-term memory is rebuilt."""

@@ -24,8 +24,6 @@ from remora.storage.records import INSTRUCTION, MemoryItem
 from remora.storage.standings import find_standings, holds
 from remora.tokens import TokenCounter
 
-__all__ = ["Instructions"]
-
 _logger = get_logger(__name__)
 _MOST_KNOWN = 100_000  # users of whom it is known that they gave none: 10 MB
 

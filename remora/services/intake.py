@@ -41,16 +41,6 @@ from remora.services.counting import UNCOUNTED, CountingThread
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = [
-    "Intake",
-    "PlainMessage",
-    "are_large",
-    "as_batch",
-    "as_messages",
-    "attachment_limits",
-    "measure",
-]
-
 _logger = get_logger(__name__)
 _INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
 _MANY_TEXTS = 100

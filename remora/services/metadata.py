@@ -14,8 +14,6 @@ import msgspec
 
 from remora.errors import InvalidInput
 
-__all__ = ["MAX_METADATA_BYTES", "MetadataFilter", "check_metadata", "check_where", "copy_json"]
-
 MAX_METADATA_BYTES = 4_096
 """Size of a memory's metadata as JSON, at most."""
 

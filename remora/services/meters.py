@@ -7,8 +7,6 @@ import msgspec
 from remora.recall.sources import Sources
 from remora.runtime.histogram import Histogram, HistogramMeter
 
-__all__ = ["VerbMeters", "VerbStatistics"]
-
 _TIERS = ("long_term", "working", "synopsis")
 
 

@@ -40,22 +40,6 @@ from remora.storage.ports import (
     UserListing,
 )
 
-__all__ = [
-    "Actors",
-    "Appends",
-    "Archive",
-    "Contexts",
-    "OfOneProcess",
-    "Parts",
-    "PartsHolder",
-    "Recalls",
-    "TransferParts",
-    "Transfers",
-    "Turns",
-    "Work",
-    "long_term_is_off",
-]
-
 
 class Actors(Protocol):
     """Sessions and users; see `remora.runtime.registry.ActorRegistry`."""

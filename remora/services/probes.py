@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["PROBES"]
-
 PROBES: Mapping[str, str] = {
     # computing
     "computing_process_started": "jobs have computed for a while: a process of its own begins to",

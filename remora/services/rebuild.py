@@ -52,8 +52,6 @@ from remora.storage.ports import (
     Vector,
 )
 
-__all__ = ["Rebuild", "ReembedProgress", "RowRebuilder"]
-
 _logger = get_logger(__name__)
 _AT_ONCE = 16  # actors between two notes of how far it came
 _LAST = (1 << 32) - 1

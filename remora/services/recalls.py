@@ -21,8 +21,6 @@ from remora.services.metadata import MetadataFilter
 from remora.services.remembered import MemoryPage, Remembered
 from remora.storage.ports import Journal, RowOrder, Scope, check_owned
 
-__all__ = ["LocalRecalls"]
-
 
 class LocalRecalls:
     """Recall in this process.

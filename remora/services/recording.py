@@ -37,16 +37,6 @@ from remora.services.intake import Intake, are_large, as_messages
 from remora.services.metadata import check_metadata
 from remora.storage.records import MemoryItem
 
-__all__ = [
-    "check_importance",
-    "check_types",
-    "clean_text",
-    "conversation_texts",
-    "count_items",
-    "make_item",
-    "name_failures",
-]
-
 _KEYS = frozenset(
     {"content", "type", "importance", "session", "agent", "created_at", "key", "metadata"}
 )

@@ -16,8 +16,6 @@ from remora.storage.ports import Journal, Scope
 from remora.storage.records import INSTRUCTION, MemoryItem
 from remora.storage.standings import find_standings
 
-__all__ = ["MemoryPage", "Remembered", "parse_cursor"]
-
 _CHUNK = 500  # memories that are read at once
 _IN_THREAD = 50  # memories from which on reading their metadata is a thread's work
 _CURSOR = re.compile(r"(-?\d{1,18})/([0-9a-f]{32})")

@@ -9,8 +9,6 @@ import msgspec
 
 from remora.storage.records import MessageRange, Summary, find_lost
 
-__all__ = ["Renumbering"]
-
 
 class Renumbering:
     """New numbers for the messages that are left of a session.

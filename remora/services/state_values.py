@@ -25,16 +25,6 @@ from remora.storage.keyed_values import (
 )
 from remora.storage.records import StateItem
 
-__all__ = [
-    "bounds_of",
-    "check_key",
-    "check_state_items",
-    "encode_value",
-    "encode_values",
-    "is_large",
-    "redact_item",
-]
-
 _MAX_LEVELS = 32
 _INLINE = 1_000  # characters and elements
 _LAST_US = 253_402_300_799_999_999  # the year 9999

@@ -26,8 +26,6 @@ from remora.runtime.shared_call import SharedCall
 from remora.runtime.threads import asyncio_loop
 from remora.services.parts import Turns
 
-__all__ = ["HeldTurn", "LocalTurns", "TurnStreams"]
-
 _logger = get_logger(__name__)
 
 _AT_ONCE = 64  # interrupted replies that are stored at the same time

@@ -64,8 +64,6 @@ from remora.storage.records import INSTRUCTION, DiscardSpec, FlushSpec, RecordSp
 from remora.storage.windows import with_windows
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
-__all__ = ["UnindexedRows"]
-
 _logger = get_logger(__name__)
 _BYTES_TOGETHER = 16 << 20  # of messages that are read at once
 _OLDER = 64  # messages that are older than those of a tail, and have words of a question

@@ -13,8 +13,6 @@ from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry
 from remora.storage.ports import Journal, Retention
 
-__all__ = ["flush_unindexed", "trim_archive"]
-
 _logger = get_logger(__name__)
 _FLUSH_CONCURRENCY = 16
 _MAX_SESSIONS = 1_000_000

@@ -7,8 +7,6 @@ from remora.runtime.supervisor import Supervisor
 from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import Eraser, ErasureReceipt
 
-__all__ = ["LocalWork"]
-
 
 class LocalWork:
     """Background work in this process."""

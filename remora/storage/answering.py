@@ -24,21 +24,6 @@ from remora.storage.decoding import (
 from remora.storage.lookups import KeyedAppend, OriginalAppend, SessionPart
 from remora.storage.records import BLANK_CHAT, MemoryItem, StateItem, StoredMessage
 
-__all__ = [
-    "decode_marks",
-    "decode_memories",
-    "decode_state_items",
-    "erasable_messages",
-    "ids_by_place",
-    "keyed_appends",
-    "messages_by_id",
-    "numbered_ids",
-    "original_append",
-    "read_range",
-    "session_parts",
-    "stored_messages",
-]
-
 _logger = get_logger(__name__)
 _CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 _KEY, _BATCH = 8, 9  # of ENTRY_COLUMNS

@@ -14,8 +14,6 @@ from pathlib import Path
 from remora.errors import InvalidInput
 from remora.storage.private import make_private, make_private_directory
 
-__all__ = ["AtomicTarget", "make_empty", "sync_path", "sync_tree"]
-
 
 class AtomicTarget:
     """A path to write.

@@ -40,20 +40,6 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.atomic import sync_path
 from remora.storage.private import make_private_directory, open_private
 
-__all__ = [
-    "ATTACHMENTS_KEY",
-    "UNSWEPT",
-    "Attachments",
-    "BlobFiles",
-    "BlobStore",
-    "BlobsInMemory",
-    "Encoded",
-    "copy_files",
-    "encode_names",
-    "list_names",
-    "take_blobs",
-]
-
 ATTACHMENTS_KEY = "attachments_key"
 """The setting that has the key of the digests by which users' attachments are named."""
 UNSWEPT = "attachments_unswept"

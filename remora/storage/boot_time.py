@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["boot_time"]
-
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from remora.runtime.histogram import SIZES, HistogramMeter
 from remora.runtime.log import LogStatistics
 
-__all__ = ["CommitMeter"]
-
 _REFUSING_S = 10.0
 
 

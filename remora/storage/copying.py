@@ -13,8 +13,6 @@ import msgspec
 
 from remora.storage.rows import SHARES, row_crc
 
-__all__ = ["OWN_SETTINGS", "TABLES", "Column", "Table", "with_checksums"]
-
 Kind: TypeAlias = Literal["number", "name", "text", "bytes"]
 """``name`` is text that has no NUL; ``text`` may have any character."""
 

@@ -9,8 +9,6 @@ from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.storage.journal_port import Journal
 
-__all__ = ["read_undamaged"]
-
 
 async def read_undamaged(
     journal: Journal, key: SessionKey, first: int, last: int

@@ -15,26 +15,6 @@ from remora.runtime.jobs import Job
 from remora.storage.records import MemoryItem, Spec, StateItem, Summary
 from remora.storage.rows import ROLES, SEQ_BITS, SHARES, FactDetails, FallbackCover, row_crc
 
-__all__ = [
-    "CHECKED_JOB_COLUMNS",
-    "ENTRY_COLUMNS",
-    "JOB_COLUMNS",
-    "MEMORY_COLUMNS",
-    "SEQ_MASK",
-    "STATE_ITEM_COLUMNS",
-    "SUMMARY_COLUMNS",
-    "RowDamaged",
-    "are_long",
-    "checksum_differs",
-    "decode_entry",
-    "decode_jobs",
-    "decode_key",
-    "decode_memory",
-    "decode_state_item",
-    "decode_summary",
-    "row_damage",
-]
-
 _logger = get_logger(__name__)
 SEQ_MASK = (1 << SEQ_BITS) - 1
 ENTRY_COLUMNS = (

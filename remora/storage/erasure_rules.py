@@ -11,8 +11,6 @@ import msgspec
 
 from remora.ids import SessionKey, row_id
 
-__all__ = ["ERASED_KINDS", "ERASED_TABLES", "ERROR_REMOVED", "find_erased"]
-
 ERASED_TABLES = ("actors", "messages", "folds", "facets", "memories", "jobs")
 """Whose removed rows are counted (`Erased.removed`)."""
 

@@ -12,8 +12,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-__all__ = ["closing", "give_up_in_children", "keep_in_children"]
-
 _descriptors: set[int] = set()
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["FilesGone", "Identity"]
-
 
 class FilesGone(Exception):
     """A file or directory is no longer where it was opened; the text says which."""

@@ -17,18 +17,6 @@ from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import BufferStart, SessionPart
 from remora.storage.records import MemoryItem, StateItem
 
-__all__ = [
-    "Erased",
-    "Erasure",
-    "Finding",
-    "IndexesUses",
-    "Journal",
-    "JournalCounts",
-    "Retention",
-    "SummaryFigures",
-    "check_owned",
-]
-
 
 class JournalCounts(msgspec.Struct, frozen=True):
     """Numbers of rows in a journal.

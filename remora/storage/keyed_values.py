@@ -13,22 +13,6 @@ import msgspec
 
 from remora.storage.records import StateItem
 
-__all__ = [
-    "ADAPTER_PREFIX",
-    "COUNTER_KIND",
-    "KEYED_DECODERS",
-    "KEYED_KIND",
-    "OPAQUE_PREFIX",
-    "KeyedImage",
-    "KeyedValue",
-    "bound_name",
-    "counter_item",
-    "decode_counter",
-    "decode_value",
-    "keyed_image",
-    "keyed_item",
-]
-
 KEYED_KIND, COUNTER_KIND = "keyed", "keyed_counter"
 
 ADAPTER_PREFIX = "remora.adapters/"

@@ -24,32 +24,6 @@ from remora.logging import get_logger
 from remora.storage.atomic import sync_path
 from remora.storage.private import open_private
 
-__all__ = [
-    "DIVISION_FILE",
-    "MAX_SHARDS",
-    "MOVING_FILE",
-    "MOVING_SETTING",
-    "SHARDS_FILE",
-    "SHARD_NAME",
-    "Division",
-    "Move",
-    "ShardLayout",
-    "ShardPlace",
-    "check_unmoved",
-    "check_unsharded",
-    "end_division",
-    "end_move",
-    "explain_missing",
-    "is_dividing",
-    "number_actors",
-    "read_division",
-    "read_layout",
-    "read_move",
-    "write_division",
-    "write_layout",
-    "write_move",
-]
-
 SHARDS_FILE = "shards.json"
 DIVISION_FILE = "reshard.json"
 MOVING_FILE = "moving.json"

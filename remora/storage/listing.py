@@ -17,17 +17,6 @@ import msgspec
 from remora.errors import InvalidInput
 from remora.ids import MAX_ID_BYTES, SessionKey
 
-__all__ = [
-    "ListingOrder",
-    "ListingPage",
-    "SessionListing",
-    "UserListing",
-    "first_page",
-    "prefix_end",
-    "session_listing",
-    "user_listing",
-]
-
 ListingOrder: TypeAlias = Literal["name", "newest", "oldest"]
 
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)

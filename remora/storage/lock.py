@@ -33,8 +33,6 @@ from remora.storage.private import open_private, prepare_directory, unusable_dir
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["DirectoryLock", "ReadLock", "keep_owner_file", "own_directories", "wait_for_lock"]
-
 _logger = get_logger(__name__)
 _OWNER, _LOCK = "owner.json", "remora.lock"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25

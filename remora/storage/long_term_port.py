@@ -13,18 +13,6 @@ if TYPE_CHECKING:  # numpy is loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "BLOCK_TYPE",
-    "EVERYTHING",
-    "Candidate",
-    "LongTermStatistics",
-    "LongTermStore",
-    "MemoryRow",
-    "RowOrder",
-    "Scope",
-    "Vector",
-]
-
 Vector: TypeAlias = "npt.NDArray[np.float32]"
 """One unit vector, shape (dimension,), or a matrix of them, shape (n, dimension)."""
 

@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["NodeInfo", "NodeState", "Placement", "ShardLease", "ShardLoad"]
-
 NodeState: TypeAlias = Literal["serving", "resting", "leaving"]
 """``resting``: it could not open a shard, so it keeps those that it has and takes no others for a
 while; ``leaving``: it gives all of them back.

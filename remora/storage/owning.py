@@ -10,8 +10,6 @@ from remora.errors import OwnershipLost
 from remora.logging import get_logger
 from remora.runtime.probes import probe
 
-__all__ = ["OwnershipWatch"]
-
 _logger = get_logger(__name__)
 
 

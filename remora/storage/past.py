@@ -13,8 +13,6 @@ from remora.storage.lookups import BufferStart, EarlierBuffer
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import Summary
 
-__all__ = ["History", "buffer_start_from", "earlier_buffer", "read_instructions"]
-
 _AT_ONCE = 16  # messages
 
 

@@ -16,8 +16,6 @@ from remora.ids import SessionKey
 from remora.runtime.jobs import Job
 from remora.storage.records import BlocksSpec, FactsSpec, FlushSpec, SummarizeSpec, UnflushSpec
 
-__all__ = ["NEIGHBOURS", "first_message_needed", "first_row_written", "pending_flushes"]
-
 NEIGHBOURS = 2
 """Messages on either side of one that are indexed with it: when it is removed, their rows are
 rewritten.

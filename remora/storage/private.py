@@ -20,16 +20,6 @@ from pathlib import Path
 from remora.errors import DirectoryUnusable
 from remora.logging import get_logger
 
-__all__ = [
-    "find_links",
-    "make_private",
-    "make_private_directory",
-    "open_private",
-    "prepare_directory",
-    "refuse_links",
-    "unusable_directory",
-]
-
 _logger = get_logger(__name__)
 _JOURNAL = "journal.db"
 _SHARDS = "shards.json"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["PROBES"]
-
 PROBES: Mapping[str, str] = {
     # the journal
     "write_of_erased_refused": "a write came for an actor that was erased: it is refused",

@@ -18,8 +18,6 @@ from remora.runtime.probes import probe
 from remora.storage.commits import CommitMeter
 from remora.storage.owning import OwnershipWatch
 
-__all__ = ["WriteQueue"]
-
 T = TypeVar("T")
 
 _logger = get_logger(__name__)

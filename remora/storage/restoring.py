@@ -34,18 +34,6 @@ from remora.storage.records import (
 )
 from remora.storage.rows import SEQ_BITS
 
-__all__ = [
-    "ACTOR",
-    "DIGEST",
-    "JOB",
-    "MESSAGE",
-    "STATE_ITEM",
-    "SUMMARY",
-    "WITH_IDS",
-    "SavedActor",
-    "save_actors",
-]
-
 SavedActor: TypeAlias = SavedSession | SavedUser
 
 ACTOR, MESSAGE, SUMMARY, DIGEST, WITH_IDS, STATE_ITEM, JOB = range(7)

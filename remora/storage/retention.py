@@ -10,8 +10,6 @@ import msgspec
 
 from remora.storage.pending import NEIGHBOURS
 
-__all__ = ["ArchivedRange", "MessageSizes", "choose_oldest", "last_removable"]
-
 MessageSizes: TypeAlias = Sequence[tuple[int, int, int]]
 """Messages in order: number, time in microseconds, bytes."""
 

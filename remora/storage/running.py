@@ -10,8 +10,6 @@ import anyio
 
 from remora.storage.journal_port import Journal
 
-__all__ = ["running", "running_journal"]
-
 AnyJournal = TypeVar("AnyJournal", bound=Journal)
 
 

@@ -11,17 +11,6 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
-__all__ = [
-    "connect_socket",
-    "has_sockets",
-    "is_loopback",
-    "is_ours",
-    "listen_at",
-    "listen_tcp",
-    "peer_of",
-    "socket_address",
-]
-
 _MOST_BYTES = 100
 """Linux has room for 107 in an address; some are left for the name of a temporary file."""
 

@@ -16,8 +16,6 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.journal_port import Journal
 from remora.storage.records import MemoryItem
 
-__all__ = ["FactStanding", "find_standings", "holds"]
-
 _IN_THREAD = 500  # facts from which on comparing them is a thread's work
 
 

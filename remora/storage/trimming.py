@@ -19,8 +19,6 @@ from remora.storage.pending import first_message_needed
 from remora.storage.records import Spec
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
-__all__ = ["BATCH_MESSAGES", "Archive", "choose_batch", "trim_beyond"]
-
 BATCH_MESSAGES = 1_000
 """Messages deleted by one commit, at most: writes queued behind it wait some milliseconds."""
 

@@ -7,8 +7,6 @@ import heapq
 import anyio
 import anyio.lowlevel
 
-__all__ = ["VirtualClock"]
-
 
 class VirtualClock:
     """Implements `remora.runtime.clock.Clock` without waiting.

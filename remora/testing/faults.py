@@ -14,8 +14,6 @@ from remora.storage.lookups import Answer
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import SavedSession, SavedUser
 
-__all__ = ["CommitFault", "FaultyJournal", "ReadFault", "during"]
-
 Fault = TypeVar("Fault")
 
 CommitFault = Literal["refused", "lost", "kept", "hang"]

@@ -16,17 +16,6 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "GARBAGE_SCORES",
-    "GARBAGE_TEXTS",
-    "GARBAGE_VECTORS",
-    "FaultyChatModel",
-    "FaultyEmbedder",
-    "FaultyReranker",
-    "FaultySummarizer",
-    "ModelFault",
-]
-
 Answer = TypeVar("Answer")
 Inner = TypeVar("Inner")
 

@@ -21,8 +21,6 @@ from remora.storage.ports import (
     Vector,
 )
 
-__all__ = ["FaultyStore", "StoreFault"]
-
 Result = TypeVar("Result")
 
 StoreFault = Literal["refused", "kept", "conflict", "timeout", "hang"]

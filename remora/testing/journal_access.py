@@ -6,8 +6,6 @@ from typing import Literal, TypeAlias
 
 from remora.storage.ports import Journal
 
-__all__ = ["Capability", "CommitFate", "JournalAccess"]
-
 Capability: TypeAlias = Literal[
     "owners", "commit_numbers", "connections", "late_commits", "processes", "bytes"
 ]

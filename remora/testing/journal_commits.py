@@ -14,19 +14,6 @@ from remora.storage.running import running_journal
 from remora.testing.journal_runtime import OpenJournal
 from remora.testing.journal_writes import CHAT, Outcomes, appended, open_actor, put, texts
 
-__all__ = [
-    "a_fenced_write_is_not_stored",
-    "a_large_commit_is_stored_whole",
-    "a_refused_write_leaves_nothing",
-    "closing_commits_what_is_queued",
-    "erasing_comes_after_what_was_queued",
-    "nothing_is_seen_before_it_is_committed",
-    "numbers_of_actors_are_never_used_twice",
-    "outcomes_are_told_in_the_order_of_queueing",
-    "reads_show_whole_writes",
-    "what_is_acknowledged_can_be_read",
-]
-
 _MANY = 8_500
 
 

@@ -25,17 +25,6 @@ from remora.testing.journal_access import CommitFate, JournalAccess
 from remora.testing.journal_runtime import open_runtime, user_message
 from remora.testing.journal_writes import CHAT, appended, open_actor, outcome_of, put, texts
 
-__all__ = [
-    "a_commit_that_is_not_stored_is_not_acknowledged",
-    "a_killed_owner_loses_nothing",
-    "a_late_commit_changes_nothing",
-    "a_retry_after_a_broken_connection_has_one_effect",
-    "a_stopped_owner_stores_nothing_when_it_goes_on",
-    "a_stored_commit_is_not_called_failed",
-    "no_byte_of_what_is_forgotten_is_left",
-    "writes_go_on_after_a_broken_connection",
-]
-
 _TRIES = 50
 _SECONDS = 20
 _STALLED_S = 3.0

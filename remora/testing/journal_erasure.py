@@ -24,12 +24,6 @@ from remora.storage.records import (
 from remora.storage.running import running_journal
 from remora.testing.journal_runtime import OpenJournal, open_runtime, user_message
 
-__all__ = [
-    "forgetting_a_session_leaves_the_users_others",
-    "forgetting_a_user_leaves_nothing_of_them",
-    "what_is_being_forgotten_is_noted_until_it_is_gone",
-]
-
 _pack = msgspec.msgpack.Encoder().encode
 
 

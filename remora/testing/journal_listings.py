@@ -5,8 +5,6 @@ from __future__ import annotations
 from remora.storage.listing import ListingOrder, SessionListing
 from remora.testing.journal_runtime import OpenJournal, open_runtime, user_message
 
-__all__ = ["users_and_sessions_have_pages"]
-
 _SESSIONS = (
     ("bob", "b"),
     ("alice", "c"),

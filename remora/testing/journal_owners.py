@@ -35,18 +35,6 @@ from remora.testing.journal_writes import (
     texts,
 )
 
-__all__ = [
-    "a_commit_under_a_claim_is_stored_before_it_or_never",
-    "a_former_owner_changes_nothing_else",
-    "a_former_owner_notices_without_writing",
-    "a_former_owner_stores_no_record",
-    "a_former_runtime_ends",
-    "an_owner_that_stood_still_stores_nothing",
-    "commit_numbers_go_on",
-    "epochs_grow",
-    "the_newest_owner_stores",
-]
-
 _SECONDS = 20
 
 

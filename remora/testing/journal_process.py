@@ -19,8 +19,6 @@ from remora.runtime.log import commit_records
 from remora.storage.running import running_journal
 from remora.testing.journal_writes import CHAT, appended, open_actor, texts
 
-__all__ = ["own_journal"]
-
 
 async def own_journal(target: str, text: str) -> None:
     """Open the journal and append to it until that fails."""

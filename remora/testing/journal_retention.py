@@ -20,12 +20,6 @@ from remora.storage.records import (
 from remora.storage.running import running_journal
 from remora.testing.journal_runtime import JoinedSummarizer, OpenJournal, open_runtime, user_message
 
-__all__ = [
-    "nothing_that_is_needed_is_trimmed",
-    "originals_are_kept_as_long_as_they_must_be",
-    "what_is_not_kept_is_no_answer",
-]
-
 
 async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> None:
     """By count, age and size; the buffer and its neighbours stay; numbers go on.

@@ -11,8 +11,6 @@ from remora.config import Config
 from remora.models.ports import Line
 from remora.storage.ports import Journal
 
-__all__ = ["JoinedSummarizer", "OpenJournal", "open_runtime", "user_message"]
-
 OpenJournal: TypeAlias = Callable[[], Awaitable[Journal]]
 """Opens a journal: the same one each time."""
 

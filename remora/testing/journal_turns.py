@@ -8,8 +8,6 @@ from remora.messages import decode_chat
 from remora.storage.lookups import TurnLookup
 from remora.testing.journal_runtime import OpenJournal, open_runtime
 
-__all__ = ["keyed_state_keeps_its_versions", "turns_are_found_by_their_keys"]
-
 
 async def turns_are_found_by_their_keys(opened: OpenJournal) -> None:
     """All appends of a turn, in order, and of no other; deleted replies are counted.

@@ -45,16 +45,6 @@ from remora.storage.running import running_journal
 from remora.testing.journal_runtime import OpenJournal
 from remora.testing.journal_writes import CHAT, EVERYTHING, make_entry, open_actor, outcome_of
 
-__all__ = [
-    "a_memory_that_exists_stays",
-    "any_text_comes_back",
-    "jobs_keep_their_attempts",
-    "messages_come_back_exactly",
-    "numbers_come_back_exactly",
-    "progress_never_goes_back",
-    "the_past_is_answered_alike",
-]
-
 _ALICE = UserKey("alice")
 _OTHER = SessionKey("alice", "an \u2028other's \U0001f701")
 _TEXTS = (

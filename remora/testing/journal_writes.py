@@ -22,18 +22,6 @@ from remora.storage.records import (
     StateItem,
 )
 
-__all__ = [
-    "CHAT",
-    "EVERYTHING",
-    "Outcomes",
-    "appended",
-    "make_entry",
-    "open_actor",
-    "outcome_of",
-    "put",
-    "texts",
-]
-
 CHAT = SessionKey("alice", "chat")
 """The session of most checks."""
 EVERYTHING = 1 << 20

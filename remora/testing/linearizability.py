@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["Explanation", "Operation", "explain", "linearizable"]
-
 State = TypeVar("State", bound=Hashable)
 
 

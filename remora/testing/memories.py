@@ -14,8 +14,6 @@ from typing import Any
 
 from remora.adapters.protocol import AgentMemory
 
-__all__ = ["MEMORY_CHECKS"]
-
 _CALL: dict[str, Any] = {
     "id": "call_1",
     "type": "function",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ChatResponse", "HashEmbedder", "ScriptedChatModel"]
-
 
 class ChatResponse(msgspec.Struct, frozen=True):
     """One scripted answer; `usage` is for callers that count."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Outcome", "find_differences", "outcome_of", "plain"]
-
 
 class Outcome(msgspec.Struct, frozen=True):
     """The outcome of a call.

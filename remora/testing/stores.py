@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["DIMENSION", "long_term_row", "long_term_suite"]
-
 DIMENSION = 32
 """Length of the vectors that the checks use."""
 

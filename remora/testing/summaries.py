@@ -12,8 +12,6 @@ import anyio
 
 from remora.models.ports import Line
 
-__all__ = ["UnionSummarizer", "covered_by"]
-
 
 class UnionSummarizer:
     """Names every message that it covers by its first word, and says how many they are.

@@ -29,8 +29,6 @@ from remora.storage.sqlite.peek import peek_sessions, peek_users
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 from remora.view.health import ask_about
 
-__all__ = ["Answers", "MessageLine", "open_shard"]
-
 PAGE = 100
 _MOST_MESSAGES = 200
 _MOST_JOBS = 500

@@ -39,8 +39,6 @@ try:
 except ImportError as e:  # pragma: no cover  # tests have it
     raise ImportError("remora view needs starlette and uvicorn: pip install 'remora[serve]'") from e
 
-__all__ = ["Guard", "ViewOptions", "build_app"]
-
 _logger = get_logger(__name__)
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _AT_ONCE = 8  # requests that read, of all pages together

@@ -21,8 +21,6 @@ from remora.runtime.concurrency import is_open
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.sizes import TABLES, peek_sizes
 
-__all__ = ["DiskAnswer", "DiskMeter", "RowsSize", "measure_files"]
-
 _MOST_USERS = 50
 _LANCE_TABLE = ".lance"
 

@@ -17,8 +17,6 @@ from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.view.answers import open_shard
 
-__all__ = ["ContextAnswer", "RecallAnswer", "explain_context", "explain_recall"]
-
 _MORE = 20  # memories behind the limit that are shown, with the reason
 _MOST = 100
 _CUT = 4_000  # characters

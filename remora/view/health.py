@@ -22,8 +22,6 @@ from remora.runtime.threads import run_in_thread
 from remora.view.disk import measure_files
 from remora.view.watching import Watch
 
-__all__ = ["HealthAnswer", "HealthSamples", "ask_about"]
-
 _INTERVAL_S = 2.0
 _KEPT = 150  # five minutes
 PATIENCE_S = 1.0

@@ -20,8 +20,6 @@ try:
 except ImportError as e:  # pragma: no cover  # tests have it
     raise ImportError("remora view needs starlette and uvicorn: pip install 'remora[serve]'") from e
 
-__all__ = ["choose_token", "serve_view"]
-
 _LEAST_TOKEN = 32
 _URL_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _CONNECTIONS = 256

@@ -17,8 +17,6 @@ from remora.errors import RemoraError
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.mark import mark_path
 
-__all__ = ["MAX_PAGES", "TooManyPages", "Watch"]
-
 MAX_PAGES = 64
 _INTERVAL_S = 0.5
 _HEARTBEAT_S = 15.0

@@ -22,18 +22,6 @@ from remora.models.ports import ChatModel, Embedder
 from remora.storage.ports import LongTermStore
 from remora.tokens import TokenCounter
 
-__all__ = [
-    "BaseMemoryBlock",
-    "BlockContent",
-    "BlockServices",
-    "BlocksLike",
-    "ChatMessage",
-    "MemoryBlock",
-    "StaticMemoryBlock",
-    "block_name",
-    "is_encodable",
-]
-
 BlockContent: TypeAlias = str | list[dict[str, Any]]
 """What a block returns: text, or a list of content parts as in a chat API."""
 T_co = TypeVar("T_co", covariant=True)

@@ -24,8 +24,6 @@ from remora.models.ports import ChatModel, ChatModelLike, Line, as_chat_model
 from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import HeuristicCounter
 
-__all__ = ["CONDENSE_PROMPT", "EXTRACT_PROMPT", "FactExtractionMemoryBlock", "parse_facts"]
-
 _logger = get_logger(__name__)
 
 EXTRACT_PROMPT = """\

@@ -30,8 +30,6 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.records import StateItem
 from remora.tokens import INLINE_CHARACTERS
 
-__all__ = ["BlockText", "BlockView", "FittedBlocks", "GatheredBlocks"]
-
 _logger = get_logger(__name__)
 
 

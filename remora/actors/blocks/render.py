@@ -19,15 +19,6 @@ from remora.messages import (
     without_surrogates,
 )
 
-__all__ = [
-    "ENVELOPE",
-    "InsertMethod",
-    "Inserted",
-    "characters",
-    "check_content",
-    "insert",
-]
-
 ENVELOPE = "memory"
 """The tag around all memory blocks of a message."""
 

@@ -8,8 +8,6 @@ import msgspec
 
 from remora.storage.records import MessageRange
 
-__all__ = ["Source"]
-
 
 class Source(msgspec.Struct, frozen=True):
     """The share of one tier of memory in a context.

@@ -27,21 +27,6 @@ from remora.errors import ConfigError
 from remora.ids import SessionKey
 from remora.storage.records import StateItem
 
-__all__ = [
-    "BlockProgress",
-    "BlockSet",
-    "Ranges",
-    "block_progress",
-    "check_blocks",
-    "copy_block_items",
-    "exclusion_item",
-    "exclusions",
-    "join_ranges",
-    "missing_ranges",
-    "progress_item",
-    "renumber_ranges",
-]
-
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Message numbers, first and last of each range, in order, with gaps between them."""
 

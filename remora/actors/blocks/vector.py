@@ -20,16 +20,6 @@ from remora.messages import escape_tags, without_surrogates
 from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
 from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope, Vector
 
-__all__ = [
-    "BLOCK_AGENT",
-    "InMemoryVectorStore",
-    "LongTermVectorStore",
-    "PostProcessor",
-    "VectorHit",
-    "VectorMemoryBlock",
-    "VectorStore",
-]
-
 BLOCK_AGENT = "\x1fblock:"
 """Prefix of the agent of a block's row in long-term memory; the block's name follows."""
 

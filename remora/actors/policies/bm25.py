@@ -25,16 +25,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "BUFFER",
-    "RECALL",
-    "bm25_scores",
-    "stem_words",
-    "surface_words",
-    "text_indices",
-    "words",
-]
-
 _ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
 _LETTERS = {
     ord(one): two

@@ -29,16 +29,6 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry
 
-__all__ = [
-    "BufferPolicy",
-    "BufferPreset",
-    "Fold",
-    "Overdraft",
-    "PolicyLike",
-    "policy_from_config",
-    "resolve_policy",
-]
-
 Fold: TypeAlias = Literal["drop", "summary", "entry"]
 """Compacted messages are dropped (the journal keeps them), or go into the running summary, or each
 batch into a summary entry.

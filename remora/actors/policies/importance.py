@@ -21,15 +21,6 @@ from typing import Literal, Protocol, TypeAlias
 
 from remora.errors import ConfigError, InvalidInput
 
-__all__ = [
-    "DEFAULT_IMPORTANCE",
-    "Formula",
-    "Importance",
-    "bounded_importance",
-    "importance_formula",
-    "seed_importance",
-]
-
 DEFAULT_IMPORTANCE = 0.5
 """Importance of a memory whose sender gave none."""
 

@@ -14,8 +14,6 @@ import msgspec
 from remora.actors.policies.importance import Formula, Importance, importance_formula
 from remora.errors import ConfigError, InvalidInput
 
-__all__ = ["PruneRow", "PruningStrategy", "victims"]
-
 PruningStrategy: TypeAlias = Literal["fifo", "age", "importance", "lru"]
 
 

@@ -15,15 +15,6 @@ from remora.messages import ChatDict
 from remora.messages.chat import call_keys
 from remora.runtime.guard import is_requested
 
-__all__ = [
-    "BackgroundHook",
-    "redact_chat",
-    "redact_metadata",
-    "redact_text",
-    "redact_value",
-    "validate_hook",
-]
-
 _MESSAGE = frozenset({"role", "tool_call_id"})
 _PART = frozenset({"type", "cache_control"})
 _CALL = frozenset({"id", "type"})

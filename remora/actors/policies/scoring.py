@@ -17,8 +17,6 @@ from typing import Any
 
 from remora.errors import InvalidInput
 
-__all__ = ["NEUTRAL_SCORE", "heuristic_score", "validate_score"]
-
 NEUTRAL_SCORE = 0.5
 """What a message without any sign gets."""
 

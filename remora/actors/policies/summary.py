@@ -11,8 +11,6 @@ from remora.models.answers import strip_fence, strip_thinking
 from remora.models.ports import ChatModel, Line
 from remora.tokens import TokenCounter
 
-__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shorten"]
-
 DEFAULT_PROMPT = (
     "Write in the language of the conversation. Keep names, identifiers, dates and numbers as they "
     "are written, what was decided or promised, and the tasks that are still open. Of a previous "

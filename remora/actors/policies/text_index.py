@@ -18,18 +18,6 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "Groups",
-    "Postings",
-    "Query",
-    "Scheme",
-    "Terms",
-    "TextIndex",
-    "make_terms",
-    "rarity",
-    "scores_together",
-]
-
 _SATURATION = 1.2  # BM25's k1
 _GROUP_B = 0.75  # of whole conversations, whose lengths do tell how much they speak of
 _MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words

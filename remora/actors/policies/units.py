@@ -19,21 +19,6 @@ import msgspec
 from remora.messages import INSTRUCTING_ROLES, Entry
 from remora.runtime.probes import probe
 
-__all__ = [
-    "Presentable",
-    "Unit",
-    "batches",
-    "cut_oldest",
-    "cut_to_keep",
-    "iter_units",
-    "length_before_open_call",
-    "needs_user_before",
-    "newest_units",
-    "presentable_units",
-    "units",
-    "user_start",
-]
-
 
 class Unit(msgspec.Struct):
     """Entries `start`…`end` (indices, end excluded) of a buffer.

@@ -91,8 +91,6 @@ from remora.storage.records import (
     join_lost,
 )
 
-__all__ = ["SessionBehavior"]
-
 
 class SessionBehavior:
     """Implements `remora.runtime.actor.Behavior` for conversations.

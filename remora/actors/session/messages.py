@@ -20,31 +20,6 @@ from remora.storage.records import (
     Watermarks,
 )
 
-__all__ = [
-    "Adopt",
-    "Append",
-    "BlocksReady",
-    "Clear",
-    "FindTurn",
-    "Flush",
-    "Inspect",
-    "Load",
-    "Remove",
-    "Removed",
-    "Replace",
-    "Resummarize",
-    "Rewind",
-    "SessionView",
-    "Snapshot",
-    "StoredTurn",
-    "SummaryReady",
-    "Truncate",
-    "TurnMark",
-    "TurnReceipt",
-    "TurnView",
-]
-
-
 # -- messages --------------------------------------------------------------------------------------
 
 

@@ -35,8 +35,6 @@ from remora.storage.records import (
     Summary,
 )
 
-__all__ = ["drop_summaries", "fit_for_reader", "keep_summary", "plan_summary"]
-
 _MOST = 4
 """Readers of a session that have a summary of their own."""
 _LEAST_BUDGET = 200

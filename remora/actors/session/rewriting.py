@@ -65,18 +65,6 @@ from remora.storage.records import (
     without_messages,
 )
 
-__all__ = [
-    "adopt",
-    "change",
-    "clear",
-    "remove",
-    "remove_number",
-    "repeat_change",
-    "replace",
-    "rewind",
-    "truncate",
-]
-
 _NAMED = 10  # positions in an error
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode

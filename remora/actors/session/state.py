@@ -40,25 +40,6 @@ from remora.storage.records import (
     join_lost,
 )
 
-__all__ = [
-    "HOT_CHANGES",
-    "SUMMARIZE_QUEUE",
-    "BufferRestored",
-    "PinnedFound",
-    "PrefixShown",
-    "ReaderSeen",
-    "SessionState",
-    "ahead_job_id",
-    "apply",
-    "condense_job_id",
-    "message_ids",
-    "opening",
-    "recount_entry",
-    "recount_tokens",
-    "repair_job_id",
-    "summarize_job_id",
-]
-
 SUMMARIZE_QUEUE = "summarize"
 
 HOT_CHANGES = 64

@@ -22,8 +22,6 @@ from remora.runtime.probes import probe
 from remora.storage.lookups import KeyedAppend, TurnLookup
 from remora.storage.records import Appended
 
-__all__ = ["check", "find", "name_session", "replace", "without"]
-
 _by_seq = attrgetter("seq")
 
 

@@ -38,15 +38,6 @@ from remora.messages import Entry, decode_chat, has_media, leading_instructions,
 from remora.runtime.probes import probe
 from remora.storage.records import MessageRange, Summary
 
-__all__ = [
-    "LEAST_SHARE",
-    "Window",
-    "WindowRules",
-    "fit_buffer",
-    "keep_newest",
-    "running_sums",
-]
-
 LEAST_SHARE = 24
 """Tokens below which no message is shortened: a few words of it would say nothing."""
 

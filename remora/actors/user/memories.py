@@ -36,15 +36,6 @@ from remora.storage.records import (
     StateChanged,
 )
 
-__all__ = [
-    "RECORD_QUEUE",
-    "change_memory",
-    "delete_memories",
-    "note_instructions",
-    "record",
-    "remember",
-]
-
 RECORD_QUEUE = "record"
 
 Known: TypeAlias = Mapping[str, MemoryItem]

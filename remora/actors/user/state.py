@@ -43,19 +43,6 @@ from remora.storage.records import (
     SynopsisSpec,
 )
 
-__all__ = [
-    "MemoryFitted",
-    "SynopsisPart",
-    "SynopsisShown",
-    "Touched",
-    "UserState",
-    "apply",
-    "new_job",
-    "opening",
-    "state_item",
-    "value_bytes",
-]
-
 _ACCESS_BYTES = 200  # of one row's access counts: its id, two numbers, a place in a dict
 _GRANT_BYTES = 150
 _encode = msgspec.msgpack.Encoder().encode

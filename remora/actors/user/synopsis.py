@@ -26,16 +26,6 @@ from remora.runtime.jobs import JobDone
 from remora.runtime.probes import probe
 from remora.storage.records import JobsStarted, StateChanged, SynopsisSpec
 
-__all__ = [
-    "SYNOPSIS_PARTS",
-    "SYNOPSIS_QUEUE",
-    "SynopsisTerms",
-    "current_synopsis",
-    "expire_synopsis",
-    "read_synopsis",
-    "take_synopsis",
-]
-
 SYNOPSIS_QUEUE = "synopsis"
 SYNOPSIS_PARTS = ("identity", "context")
 """The names of its parts."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # loaded when the first item comes
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["WorkingItem", "WorkingMemory", "pack_vector", "unpack_vector"]
-
 _FIRST_ROWS = 8
 _BLOCK_ROWS = 8_192
 # NumPy asks for huge pages then; in blocks of 1 MB a search takes a third more.

@@ -35,15 +35,6 @@ from remora.storage.ports import MemoryRow, Vector
 from remora.storage.private import make_private_directory
 from remora.storage.records import MemoryItem, StateItem, Summary
 
-__all__ = [
-    "EXPANSION",
-    "FREE_BYTES",
-    "MEMORY_COLUMNS",
-    "ParquetReader",
-    "ParquetWriter",
-    "memory_table",
-]
-
 MEMORY_COLUMNS = (
     "id",
     "user_id",

@@ -32,8 +32,6 @@ from remora.storage.export.transfer import (
 from remora.storage.private import open_private
 from remora.storage.records import MemoryItem, StateItem, Summary
 
-__all__ = ["JsonlReader", "JsonlWriter", "dump_message", "load_message"]
-
 _TEXT = 200  # of an error, at most
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["table_from_bytes", "table_to_bytes"]
-
 
 def table_to_bytes(table: Any) -> bytes:
     """A `pyarrow.Table` as one stream of Arrow's format for processes."""

@@ -10,8 +10,6 @@ from remora.storage.export.arrow import ParquetReader, ParquetWriter
 from remora.storage.export.jsonl import JsonlReader, JsonlWriter
 from remora.storage.export.transfer import ExportHeader, ExportReader, ExportWriter
 
-__all__ = ["check_target", "open_reader", "open_writer"]
-
 _NO_DIRECTORY = frozenset({".json", ".ndjson", ".parquet", ".gz", ".zip", ".zst", ".csv", ".db"})
 
 

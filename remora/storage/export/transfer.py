@@ -15,20 +15,6 @@ import msgspec
 from remora.messages import ChatDict
 from remora.storage.records import MemoryItem, StateItem, Summary
 
-__all__ = [
-    "FORMAT",
-    "ExportHeader",
-    "ExportReader",
-    "ExportWriter",
-    "Exported",
-    "MessageExport",
-    "Placed",
-    "SessionExport",
-    "TransferReport",
-    "UserExport",
-    "newer_format",
-]
-
 FORMAT = 1
 """The format that this remora writes, and the newest that it reads."""
 

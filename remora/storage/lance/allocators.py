@@ -25,8 +25,6 @@ from typing import Any
 
 from remora.logging import get_logger
 
-__all__ = ["limit_arenas", "return_free_memory", "set_arrow_pool"]
-
 _logger = get_logger(__name__)
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ARENAS = 2

@@ -19,8 +19,6 @@ from remora.errors import LongTermError
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
 
-__all__ = ["copy_tables", "link_tables"]
-
 _ATTEMPTS = 60
 _CHUNK_BYTES = 1 << 20
 _LONGEST_PAUSE_S = 1.0

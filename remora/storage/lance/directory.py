@@ -8,17 +8,6 @@ from pathlib import Path
 from remora.storage.lance.naming import TABLE_PREFIX
 from remora.storage.lance.record import write_synced
 
-__all__ = [
-    "QUARANTINE",
-    "RECORD_SUFFIX",
-    "TABLE_SUFFIX",
-    "clear_refill",
-    "mark_refill",
-    "refill_needed",
-    "remove_store",
-    "shard_names",
-]
-
 TABLE_SUFFIX, RECORD_SUFFIX, QUARANTINE = ".lance", ".synced.json", "quarantine"
 _REFILL = "refill-needed"
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from remora.errors import LongTermError, OwnershipLost
 from remora.runtime.probes import probe
 
-__all__ = ["DAMAGED", "MISSING", "OVERTAKEN", "map_errors", "meaning"]
-
 DAMAGED, MISSING = "a file is damaged", "a file is missing"
 """Meanings of errors that the next opening repairs."""
 

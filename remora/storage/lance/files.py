@@ -50,8 +50,6 @@ from remora.storage.lance.record import (
 )
 from remora.storage.ports import Finding
 
-__all__ = ["DurableFiles", "ShardFiles", "TableState"]
-
 _logger = get_logger(__name__)
 _OF_OTHER_KEY = ".other-key"
 _MOST_QUARANTINED = 8  # of one table, the newest ones

@@ -15,20 +15,6 @@ from typing import Any
 from remora.runtime.threads import run_in_thread
 from remora.storage.lance.rows import SEARCHED
 
-__all__ = [
-    "MANY_ROWS",
-    "REFINE",
-    "IndexTools",
-    "count_most_of_a_user",
-    "count_unindexed",
-    "index_users",
-    "index_vectors",
-    "index_words",
-    "indexed_columns",
-    "lacks_users",
-    "optimize",
-]
-
 MANY_ROWS = 10_000
 """Rows of one user from which on their vectors are searched by an index."""
 _MOST_UNKEYED = 20_000  # rows that a search for a user's rows looks at: 1 ms

@@ -21,8 +21,6 @@ from typing import Any
 from remora.runtime.switching import load_module
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["import_lancedb", "load_lancedb"]
-
 _CLIENT = "lance_namespace_urllib3_client"
 _LISTS = ("__all__", "__version__")  # that the package's code makes
 _running = threading.RLock()

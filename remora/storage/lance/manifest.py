@@ -14,18 +14,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-__all__ = [
-    "RESERVE_FRAGMENTS",
-    "REWRITE",
-    "Fragment",
-    "Manifest",
-    "damaged_indices",
-    "manifest_name",
-    "operation_of",
-    "parse_manifest",
-    "version_of",
-]
-
 _MAGIC = b"LANC"
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")

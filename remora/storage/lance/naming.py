@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TABLE_PREFIX", "table_of"]
-
 TABLE_PREFIX = "mem_"
 """Every table's name begins with it."""
 

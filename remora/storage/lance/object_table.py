@@ -31,8 +31,6 @@ from remora.storage.lance.objects import ObjectStore
 from remora.storage.lance.versions import TableVersions
 from remora.storage.ports import Finding
 
-__all__ = ["ForeignWrite", "ObjectTable"]
-
 
 class ForeignWrite(RuntimeError):
     """Another process has written to the table since the version that counts."""

@@ -22,8 +22,6 @@ from remora.config import ObjectStoreConfig
 from remora.errors import ConfigError, LongTermError
 from remora.storage.sockets import is_loopback
 
-__all__ = ["CHECK_S", "ObjectStore", "is_object_store", "lance_options"]
-
 _SCHEMES = frozenset({"s3", "gs", "az"})
 _OWNER = "remora.json"
 """The object that says whose tables lie at an address."""

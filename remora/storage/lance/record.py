@@ -14,8 +14,6 @@ import msgspec
 from remora.logging import get_logger
 from remora.storage.atomic import sync_path
 
-__all__ = ["FileMark", "SyncRecord", "digest_of", "mark_of", "read_record", "write_synced"]
-
 _logger = get_logger(__name__)
 _CHUNK_BYTES = 1 << 20
 

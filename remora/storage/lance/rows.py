@@ -24,17 +24,6 @@ from remora.ids import Digests
 from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding, MemoryRow, RowOrder, Vector
 
-__all__ = [
-    "CHECK",
-    "COLUMNS",
-    "ORDERED",
-    "SEARCHED",
-    "WINDOW",
-    "OwnerFilter",
-    "Read",
-    "RowFormat",
-]
-
 COLUMNS = (
     "id",
     "user_id",

@@ -22,8 +22,6 @@ from remora.storage.lance.loading import load_lancedb
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.objects import is_object_store, lance_options
 
-__all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan"]
-
 _COLUMNS = (
     "id",
     "user_key",

@@ -20,8 +20,6 @@ from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, RowOrder, Scope, Vector
 from remora.storage.windows import with_windows
 
-__all__ = ["LanceSearch"]
-
 _logger = get_logger(__name__)
 _ALL_PARTITIONS = 10_000  # of an index; one has 8 192 rows
 _LONG_QUERY_CHARS = 2_000

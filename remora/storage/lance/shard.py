@@ -50,15 +50,6 @@ from remora.storage.lance.manifest import Fragment, Manifest
 from remora.storage.lance.object_table import ForeignWrite, ObjectTable
 from remora.storage.lance.rows import CHECK, COLUMNS, ORDERED, SEARCHED, WINDOW, RowFormat
 
-__all__ = [
-    "CLOCK_SLACK_S",
-    "COMMIT_GRAIN_S",
-    "MOST_UNINDEXED",
-    "Shard",
-    "copy_rows",
-    "sorted_row_ids",
-]
-
 _logger = get_logger(__name__)
 T = TypeVar("T")
 CLOCK_SLACK_S = 5.0

@@ -50,8 +50,6 @@ from remora.storage.ports import (
 )
 from remora.storage.private import make_private_directory
 
-__all__ = ["CLOSE_S", "LanceStore"]
-
 CLOSE_S = 5.0
 """How long the end of an owner waits for an object store."""
 

@@ -34,8 +34,6 @@ from remora.storage.lance.shard import Shard
 from remora.storage.lance.versions import TableVersions, VersionNote
 from remora.storage.ports import Finding
 
-__all__ = ["LanceTables", "table_names"]
-
 _logger = get_logger(__name__)
 _CLAIMED_AT_ONCE = 8
 _LONGEST_READ_S = 60.0

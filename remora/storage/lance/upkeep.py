@@ -25,8 +25,6 @@ from remora.storage.lance.shard import MOST_UNINDEXED, Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
 
-__all__ = ["MOST_REPLACEMENTS", "LanceUpkeep"]
-
 _logger = get_logger(__name__)
 _DELETE_AT_ONCE = 500
 _INDEX_PAUSE_S = 0.25

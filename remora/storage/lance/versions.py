@@ -17,8 +17,6 @@ import msgspec
 
 from remora.storage.ports import Journal
 
-__all__ = ["JournalVersions", "TableVersions", "VersionNote", "versions_setting"]
-
 
 class VersionNote(msgspec.Struct, frozen=True):
     """The note of the tables at one address.

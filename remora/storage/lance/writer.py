@@ -26,9 +26,6 @@ from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import MemoryRow, Vector
 
-__all__ = ["LanceWriter"]
-
-
 _LONGEST_JOIN_S = 2.0
 
 

@@ -74,9 +74,6 @@ from remora.storage.records import (
 )
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
-__all__ = ["MemoryJournal"]
-
-
 # -- the writing half of the journal in memory: group commit, and one owner at a time --------------
 
 

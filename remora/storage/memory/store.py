@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MemoryStore"]
-
 _WORD = re.compile(r"\w+")
 _SATURATION, _LENGTH = 1.2, 0.75  # BM25's own
 

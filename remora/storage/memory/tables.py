@@ -40,8 +40,6 @@ from remora.storage.records import (
     erase_text,
 )
 
-__all__ = ["Actor", "MemoryTables", "as_resumed"]
-
 
 class Actor:
     """The rows of one actor."""

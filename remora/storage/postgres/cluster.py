@@ -43,8 +43,6 @@ from remora.storage.postgres.opening import (
 )
 from remora.storage.postgres.schema import FORMAT, in_schema
 
-__all__ = ["ClusterReader", "Membership", "open_cluster"]
-
 _FORMAT = 1
 _INSTANCE = re.compile("[0-9a-f]{6}")
 _LONGEST_NAME = 36  # a shard's has up to four more

@@ -12,20 +12,6 @@ import msgspec
 
 from remora.errors import ConfigError
 
-__all__ = [
-    "BROKEN",
-    "CONNECTIONS",
-    "ESCAPED",
-    "READERS",
-    "WRITING",
-    "Address",
-    "connect",
-    "describe",
-    "is_broken",
-    "is_of_content",
-    "is_over_time",
-]
-
 READERS = 4
 """Connections of a journal that read, at most."""
 CONNECTIONS = READERS + 2

@@ -20,8 +20,6 @@ from remora.storage.postgres.opening import open_error
 from remora.storage.postgres.schema import in_schema
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["DatabaseRows", "JournalFacts"]
-
 _AT_ONCE = 1_000
 _COMMAND_S = 3_600.0  # a table is copied by one statement
 _OWNED = {

@@ -10,8 +10,6 @@ import asyncpg
 from remora.storage.postgres.connection import Address, connect
 from remora.storage.postgres.opening import open_error
 
-__all__ = ["Database"]
-
 _Found = TypeVar("_Found")
 
 

@@ -26,8 +26,6 @@ from remora.storage.journal_port import Erased
 from remora.storage.postgres.restore import Query
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["delete_messages", "delete_rows"]
-
 _SLICE_MESSAGES = 500  # some milliseconds
 _SLICE_ACTORS = 200
 

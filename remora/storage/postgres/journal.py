@@ -35,8 +35,6 @@ from remora.storage.postgres.trimming import PostgresArchive, trim_rows
 from remora.storage.postgres.writer import JournalWriter
 from remora.storage.trimming import trim_beyond
 
-__all__ = ["PostgresJournal"]
-
 _logger = get_logger(__name__)
 
 

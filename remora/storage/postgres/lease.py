@@ -34,8 +34,6 @@ from remora.storage.postgres.connection import BROKEN, Address, connect, describ
 from remora.storage.postgres.owning import CommitsOwnershipWatch
 from remora.storage.postgres.schema import in_schema
 
-__all__ = ["Lease", "Tenure", "check_network", "check_tenure"]
-
 _logger = get_logger(__name__)
 _FRESH = 2 / 3  # of a lease, in which its owner answers
 RENEWALS = 6  # in one lease, while all goes well

@@ -29,22 +29,6 @@ from remora.storage.postgres.connection import (
 from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
-__all__ = [
-    "CLUSTER_TABLES",
-    "MEMORY_NAME",
-    "OLDEST",
-    "TRIES",
-    "Ownership",
-    "check_memory_name",
-    "check_schema_name",
-    "check_server",
-    "migrate",
-    "open_error",
-    "read_format",
-    "take_ownership",
-    "try_script",
-]  # fmt: skip
-
 _logger = get_logger(__name__)
 OLDEST = 14
 """The oldest major version of PostgreSQL that is supported."""

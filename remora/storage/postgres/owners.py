@@ -13,8 +13,6 @@ from remora.storage.postgres.database import Database
 from remora.storage.postgres.opening import check_schema_name
 from remora.storage.postgres.schema import in_schema
 
-__all__ = ["JournalOwner", "read_owner", "read_owners"]
-
 _TIMEOUT_S = 10.0
 _SCHEMAS = """
 SELECT s.nspname::text FROM pg_namespace AS s

@@ -5,8 +5,6 @@ from __future__ import annotations
 from remora.errors import OwnershipLost
 from remora.storage.owning import OwnershipWatch
 
-__all__ = ["CommitsOwnershipWatch"]
-
 
 class CommitsOwnershipWatch(OwnershipWatch):
     """An `OwnershipWatch` of a schema, whose server may be replaced by one with fewer commits.

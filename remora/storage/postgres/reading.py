@@ -88,8 +88,6 @@ from remora.storage.records import BLANK_CHAT, MemoryItem, StateItem
 from remora.storage.restoring import SavedActor
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["JournalReader"]
-
 _logger = get_logger(__name__)
 _OF_RANGES = (
     "FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY "

@@ -28,8 +28,6 @@ from remora.storage.restoring import (
 )
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["Query", "restore_actors"]
-
 
 class Query(Protocol):
     """Runs one query, in a transaction of its own."""

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from remora.storage.records import ENTRY_KIND
 
-__all__ = ["FORMAT", "JOURNAL_ROW", "MIGRATIONS", "NEXT_NUMBER", "OVERTAKEN", "in_schema"]
-
 OVERTAKEN, NEXT_NUMBER = "RM001", "RM002"
 """SQLSTATE of a call that another owner's claim came before, and of a number that is not next."""
 JOURNAL_ROW = "SELECT epoch, commits FROM remora.journal"

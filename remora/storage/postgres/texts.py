@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["job_texts", "memory_texts", "state_item_texts", "summary_texts"]
-
 
 def summary_texts(row: Sequence[Any]) -> tuple[Any, ...]:
     """A row of `SUMMARY_COLUMNS`."""

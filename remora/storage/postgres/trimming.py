@@ -12,8 +12,6 @@ from remora.storage.retention import ArchivedRange, MessageSizes
 from remora.storage.rows import SEQ_BITS
 from remora.storage.trimming import choose_batch
 
-__all__ = ["PostgresArchive", "trim_rows"]
-
 _BOUNDS = (
     "SELECT s.sid, s.trimmed, s.summarized, (SELECT m.pos FROM remora.messages AS m "
     f"WHERE m.pos > (s.sid << {SEQ_BITS}) + greatest(s.flushed, s.trimmed) "

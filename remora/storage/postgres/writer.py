@@ -49,8 +49,6 @@ from remora.storage.postgres.schema import JOURNAL_ROW, NEXT_NUMBER, OVERTAKEN, 
 from remora.storage.queueing import WriteQueue
 from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind, is_large
 
-__all__ = ["JournalWriter"]
-
 T = TypeVar("T")
 
 _logger = get_logger(__name__)

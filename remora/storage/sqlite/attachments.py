@@ -25,8 +25,6 @@ from remora.storage.attachments import (
 from remora.storage.journal_port import Finding
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["check_attachments", "copy_attachments", "read_attachments", "remove_unreferred"]
-
 _REFERRING = (
     f"SELECT s.user, m.pos, m.chat, m.meta FROM messages AS m JOIN actors AS s ON s.sid = m.pos >> "
     f"{SEQ_BITS} WHERE instr(m.chat, ?) OR instr(m.meta, ?) ORDER BY m.pos"

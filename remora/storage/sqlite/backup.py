@@ -12,8 +12,6 @@ from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.storage.atomic import AtomicTarget
 from remora.storage.private import open_private
 
-__all__ = ["snapshot"]
-
 _PAGES_AT_ONCE = 1_024
 _BUSY_S = 30.0
 

@@ -20,18 +20,6 @@ import aiosqlite
 
 from remora.storage.sqlite.place import JournalPlace
 
-__all__ = [
-    "EarlierFailed",
-    "JournalConnection",
-    "NothingChanged",
-    "Query",
-    "Step",
-    "Submitted",
-    "run_steps",
-    "run_submitted",
-]
-
-
 _driver_log = logging.getLogger("aiosqlite")
 # Its DEBUG lines have the parameters of every statement: all that users say. The level saves the
 # formatting, and the filter holds where an application sets another level.

@@ -11,8 +11,6 @@ from typing import Any
 from remora.storage.copying import TABLES, Column, with_checksums
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["read_rows", "write_rows", "write_settings"]
-
 _AT_ONCE = 1_000
 _OWNED = {
     "messages": f"WHERE pos >> {SEQ_BITS} IN (SELECT sid FROM actors)",

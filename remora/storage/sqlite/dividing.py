@@ -28,8 +28,6 @@ from remora.storage.journal_port import Erasure
 from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.uses import USES_COMPLETE
 
-__all__ = ["copy_actors", "copy_settings", "find_copy_difference", "read_notes", "read_settings"]
-
 _ACTORS_AT_ONCE = 200
 # Each table's columns that name the actor, and what its rows are ordered by; ``number`` is the
 # journal's own, and only its order says something.

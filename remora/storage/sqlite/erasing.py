@@ -29,8 +29,6 @@ from remora.storage.erasure_rules import (
 from remora.storage.journal_port import Erased
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["delete_message_slice", "delete_rows", "read_erased_actors"]
-
 ERASED_ACTORS = "erased_actors"
 """The setting that has the numbers of the actors whose messages are to be deleted, as JSON."""
 

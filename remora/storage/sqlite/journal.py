@@ -45,8 +45,6 @@ from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
 from remora.storage.trimming import choose_batch, trim_beyond
 
-__all__ = ["MANY_SESSIONS", "SqliteJournal"]
-
 T = TypeVar("T")
 
 _logger = get_logger(__name__)

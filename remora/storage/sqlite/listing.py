@@ -22,8 +22,6 @@ from remora.storage.listing import (
 )
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["LAST_USE", "read_session_rows", "read_user_rows", "session_query", "user_query"]
-
 _FIRST_WITH_TRIMMED = 2  # formats of the journal
 _FIRST_WITH_INDICES = 4
 _ITS_MESSAGES = f"m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK}"

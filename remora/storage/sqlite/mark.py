@@ -35,16 +35,6 @@ from remora.logging import get_logger
 from remora.storage.private import open_private
 from remora.storage.rows import SEQ_BITS
 
-__all__ = [
-    "CommitMark",
-    "MarkContent",
-    "accept_loss",
-    "is_of_another_journal",
-    "mark_path",
-    "missing_commits",
-    "read_mark",
-]
-
 _logger = get_logger(__name__)
 _MAGIC = b"remoraM1"
 _LEVELS: tuple[Durability, ...] = ("power", "process", "none")

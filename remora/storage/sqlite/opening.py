@@ -26,17 +26,6 @@ from remora.storage.sqlite.mark import (
 from remora.storage.sqlite.schema import APPLICATION_ID, FORMAT, MIGRATIONS
 from remora.storage.sqlite.uses import USES_COMPLETE
 
-__all__ = [
-    "SYNCHRONOUS",
-    "Ownership",
-    "check_commit_mark",
-    "check_format",
-    "migrate",
-    "migration_script",
-    "open_error",
-    "take_ownership",
-]
-
 _logger = get_logger(__name__)
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
 """SQLite's name for each durability.

@@ -18,8 +18,6 @@ from remora.storage.records import MessageRange, Summary
 from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.connection import Query
 
-__all__ = ["Compaction", "SessionOutline", "read_outline"]
-
 _MOST_COMPACTIONS = 200
 
 

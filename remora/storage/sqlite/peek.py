@@ -36,17 +36,6 @@ from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 from remora.storage.sqlite.uses import USES_COMPLETE
 
-__all__ = [
-    "has_log",
-    "open_to_peek",
-    "peek_erasures",
-    "peek_format",
-    "peek_jobs",
-    "peek_sessions",
-    "peek_users",
-    "read_only_address",
-]
-
 _BUSY_S = 5.0
 _FIRST_WITH_ERASURES = 2  # format of the journal
 

@@ -15,8 +15,6 @@ from remora.storage.identity import Identity
 from remora.storage.private import open_private
 from remora.storage.sqlite.mark import mark_path
 
-__all__ = ["JournalPlace", "prepare_file"]
-
 
 class JournalPlace:
     """The journal's files as they were when it was opened. Everything here blocks.

@@ -28,8 +28,6 @@ from remora.storage.sqlite.peek import has_log, peek_format, read_only_address
 from remora.storage.sqlite.reading import JournalReader
 from remora.storage.sqlite.schema import FORMAT
 
-__all__ = ["ReadOnlyJournal"]
-
 _BUSY_MS = 5_000
 _REFUSED = "the memory was opened read-only: nothing was written"
 

@@ -90,8 +90,6 @@ from remora.storage.sqlite.listing import (
     user_query,
 )
 
-__all__ = ["JournalReader"]
-
 _logger = get_logger(__name__)
 _IN_THREAD = 500  # listings from which on making them is a thread's work
 

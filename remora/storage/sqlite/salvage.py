@@ -34,8 +34,6 @@ from remora.storage.decoding import (
 from remora.storage.records import BLANK_CHAT
 from remora.storage.rows import ROLES, SEQ_BITS, SHARES, row_crc
 
-__all__ = ["drop_damaged"]
-
 _SUMMARIZE_QUEUE = "summarize"
 _UNKNOWN = "an unknown actor"
 _ROLE = ROLES.index("user")

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-__all__ = ["APPLICATION_ID", "FORMAT", "MIGRATIONS"]
-
 APPLICATION_ID = 0x52454D4F
 """``REMO``: tells a remora journal from any other SQLite file."""
 

@@ -10,8 +10,6 @@ import msgspec
 from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.peek import open_to_peek
 
-__all__ = ["TABLES", "SliceSize", "UserSize", "peek_sizes"]
-
 TABLES = ("messages", "summaries", "memories", "state")
 """What has texts, by the names that users know."""
 

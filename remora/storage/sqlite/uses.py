@@ -16,8 +16,6 @@ import msgspec
 from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.listing import LAST_USE
 
-__all__ = ["COMPUTED_AT_ONCE", "MANY_HELD", "USES_COMPLETE", "SessionUses"]
-
 USES_COMPLETE = "uses_complete"
 """The setting: ``1`` while no last use is held in memory alone."""
 _ALL_WRITTEN = Step(f"INSERT OR REPLACE INTO settings VALUES ('{USES_COMPLETE}', '1')")

@@ -36,8 +36,6 @@ from remora.storage.sqlite.erasing import read_erased_actors
 from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
 from remora.storage.sqlite.schema import FORMAT
 
-__all__ = ["check_journal"]
-
 _MOST = 100
 """Findings of one kind of row that are listed one by one."""
 

@@ -70,8 +70,6 @@ from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.place import JournalPlace
 from remora.storage.sqlite.uses import SessionUses
 
-__all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter", "Rows"]
-
 T = TypeVar("T")
 
 _logger = get_logger(__name__)

@@ -40,8 +40,6 @@ import anyio
 
 from remora.runtime.probes import ignore_probes
 
-__all__ = ["Deadlock", "PowerCut", "SeededLoop", "Stuck"]
-
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 

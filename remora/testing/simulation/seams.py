@@ -41,8 +41,6 @@ from remora.storage.sqlite.connection import (
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
-__all__ = ["HANG_S", "seams"]
-
 _Patch: TypeAlias = tuple[Any, str, Any]  # an object, the name of its attribute, the new value
 
 HANG_S = 45.0

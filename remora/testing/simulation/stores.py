@@ -24,8 +24,6 @@ from remora.storage.ports import (
 )
 from remora.testing.simulation.loop import SeededLoop
 
-__all__ = ["LaneStore", "SimulatedStore"]
-
 T = TypeVar("T")
 
 

@@ -47,8 +47,6 @@ from remora.testing.simulation.seams import HANG_S, seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
 from remora.testing.summaries import UnionSummarizer
 
-__all__ = ["CONFIG", "KINDS", "Fault", "Plan", "World", "WorldClock"]
-
 T = TypeVar("T")
 
 CONFIG = Config.from_dict(
