@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from remora.languages.instructions import find_instructions, may_instruct
+
+
+def encoded(text: str) -> bytes:
+    return msgspec.msgpack.encode({"role": "user", "content": text})
+
+
+@pytest.mark.parametrize("length", [20, 31, 32, 65, 97, 122, 200, 255, 256, 353, 1_000])
+def test_what_frames_a_message_is_no_part_of_it(length: int) -> None:
+    """Most messages are told by their bytes: they are not decoded."""
+    assert may_instruct(encoded(f"Never use emojis{'.' * (length - 16)}"))
+    assert not may_instruct(encoded(f"Book a table{'.' * (length - 12)}"))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +66,7 @@ from remora.languages.instructions import find_instructions, may_instruct
     ],
 )
 def test_what_a_user_wants_from_now_on(text: str) -> None:
-    assert may_instruct(text.encode())
+    assert may_instruct(encoded(text))
     (found,) = find_instructions(f"Hello. {text}")
     assert found.text == text
 

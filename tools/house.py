@@ -1,0 +1,107 @@
+"""Measure the house: how many rooms a plain append enters, and how large the package is.
+
+    python -m tools.house [--json]
+
+An append is traced on the event loop of a runtime in a directory, once it is warm: the modules of
+`remora` whose functions are called, the calls, and the moves from one module to another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import anyio
+
+from remora import Config, Runtime
+
+__all__ = ["main", "measure", "trace_append"]
+
+_ROOT = Path(__file__).parent.parent
+_PACKAGE = _ROOT / "remora"
+_HALF_SENTENCES = ("What", "Those", "Its", "Whether")
+_WARM_UP = 20  # appends
+_IMPORTED = "import remora, sys; print(sum(n.split('.')[0] == 'remora' for n in sys.modules))"
+
+
+def trace_append() -> list[str]:
+    """Return the module of each call of a function of remora in one append, in order."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            name = str(frame.f_globals.get("__name__", ""))
+            if name.startswith("remora."):
+                calls.append(name)
+
+    async def append(directory: str) -> None:
+        config = Config.from_dict({"models": {"embedder": "none"}})
+        async with Runtime(directory, config=config) as runtime:
+            await runtime.ready()
+            chat = runtime.session("ada", "one")
+            for number in range(_WARM_UP):
+                await chat.append({"role": "user", "content": f"Hello, for the time {number}."})
+            await runtime.settle()
+            sys.setprofile(note)
+            await chat.append({"role": "user", "content": "Hello."})
+            sys.setprofile(None)
+
+    with tempfile.TemporaryDirectory() as directory:
+        anyio.run(append, directory)
+    return calls
+
+
+def measure() -> dict[str, int]:
+    """Return the figures, by name."""
+    calls = trace_append()
+    texts = [path.read_text(encoding="utf-8") for path in _PACKAGE.rglob("*.py")]
+    imported = subprocess.run(
+        [sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True, cwd=_ROOT
+    )
+    return {
+        "modules that an append enters": len({*calls}),
+        "calls of an append": len(calls),
+        "moves of an append": sum(one != other for one, other in pairwise(calls)),
+        "modules": len(texts),
+        "lines": sum(text.count("\n") for text in texts),
+        "docstrings that begin with half a sentence": sum(map(_half_sentences, texts)),
+        "modules that `import remora` loads": int(imported.stdout),
+    }
+
+
+def _half_sentences(text: str) -> int:
+    return sum(one.startswith(_HALF_SENTENCES) for one in _docstrings(text))
+
+
+def _docstrings(text: str) -> Iterator[str]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, kinds):
+            yield ast.get_docstring(node) or ""
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    figures = measure()
+    if parser.parse_args().json:
+        print(json.dumps(figures, indent=1))
+    else:
+        for name, figure in figures.items():
+            print(f"{figure:>8,}  {name}")
+
+
+if __name__ == "__main__":
+    main()
