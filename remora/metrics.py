@@ -19,7 +19,7 @@ from remora.api.health import Health
 from remora.api.statistics import RuntimeStatistics
 from remora.errors import OwnershipLost, RuntimeClosed
 from remora.faces import publish
-from remora.runtime.histogram import Histogram
+from remora.runtime.meters import Histogram
 
 __all__ = ["CONTENT_TYPE", "Observable", "exposition", "render"]
 

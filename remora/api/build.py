@@ -67,11 +67,10 @@ from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
 from remora.services.computing import shared_process
 from remora.services.contexts import LocalContexts, read_synopsis
-from remora.services.counting import CountingThread
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
 from remora.services.instructions import Instructions
-from remora.services.intake import Intake, attachment_limits
+from remora.services.intake import CountingThread, Intake, attachment_limits
 from remora.services.meters import VerbMeters
 from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls

@@ -13,7 +13,7 @@ from rich.text import Text
 from remora.api.statistics import RuntimeStatistics
 from remora.cli.render import named, printable
 from remora.observe import RuntimeStatus
-from remora.runtime.histogram import Histogram
+from remora.runtime.meters import Histogram
 
 _WINDOW_S = 10.0
 _COLUMNS = 20

@@ -14,7 +14,7 @@ from remora.cluster.tcp import RemoteOwner
 from remora.cluster.wire import Hello, Welcome, WireError
 from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.sockets import socket_address
 

@@ -17,7 +17,7 @@ import msgspec
 
 from remora.errors import ConfigError, OwnershipLost, RemoraError, StorageError
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
 
 _logger = get_logger(__name__)

@@ -37,7 +37,7 @@ from remora.errors import MailboxFull, ProtocolMismatch, RemoraError, RuntimeClo
 from remora.ids import SessionKey, actor_key
 from remora.logging import get_logger
 from remora.recall.planner import Planner
-from remora.runtime.histogram import HistogramMeter
+from remora.runtime.meters import HistogramMeter
 from remora.storage.forks import give_up_in_children, keep_in_children
 
 _logger = get_logger(__name__)

@@ -25,7 +25,7 @@ from remora.cluster.term import ShardTerm
 from remora.cluster.wire import Hello, Welcome, WireError, release
 from remora.errors import ConfigError, JournalTooNew, LongTermError, OwnerUnreachable, StorageError
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import start_answering
 from remora.storage.forks import give_up_in_children, keep_in_children

@@ -27,7 +27,7 @@ import msgspec
 from remora.cluster.machines import Address, Machines, digest_of
 from remora.errors import ConfigError
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
 
 _logger = get_logger(__name__)

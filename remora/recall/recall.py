@@ -28,7 +28,7 @@ from remora.recall.reranking import Reranking, RerankStatistics, reorder
 from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
 from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
-from remora.runtime.histogram import Histogram, HistogramMeter
+from remora.runtime.meters import Histogram, HistogramMeter
 from remora.runtime.probes import probe
 from remora.storage.ports import (
     BLOCK_TYPE,

@@ -36,7 +36,7 @@ from remora.recall.memory import Memory
 from remora.recall.ranking import Ranking
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 

@@ -24,14 +24,15 @@ from remora.actors.policies.text_index import (
 )
 from remora.config import RecallConfig
 from remora.recall.days import time_stems
-from remora.recall.languages import is_other_language, main_languages
-from remora.recall.lists import asks_for_several
 from remora.recall.near import Vocabulary
 from remora.recall.question import Question, related_words, weigh_words
 from remora.recall.ranking import (
     Matches,
     Ranking,
     ScoreList,
+    asks_for_several,
+    is_other_language,
+    main_languages,
     rank,
     size_of_row,
     weigh_identifiers,

@@ -11,7 +11,7 @@ import msgspec
 from remora import errors
 from remora.http_statuses import http_status
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 
 _logger = get_logger(__name__)
 _NO_KEY = 401

@@ -27,9 +27,8 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.dispatch import Dispatcher
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.log import Log
-from remora.runtime.passivation import Passivation
+from remora.runtime.passivation import Passivation, Waking
 from remora.runtime.probes import probe
-from remora.runtime.waking import Waking
 
 _logger = get_logger(__name__)
 _BATCH = 256  # images read at once

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remora.runtime.histogram import Histogram
+from remora.runtime.meters import Histogram
 from remora.runtime.promise import new_promise
 
 

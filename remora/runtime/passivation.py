@@ -17,7 +17,6 @@ from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.probes import probe
-from remora.runtime.waking import Waking
 
 _logger = get_logger(__name__)
 _BUCKETS = 10  # in an idle period
@@ -209,3 +208,28 @@ def handle_last_message(cell: Cell, *, closing: bool) -> bool:
     except Exception:
         _logger.exception("passivation_failed", key=cell.key)
     return True
+
+
+# -- waking a task that has nothing to do ----------------------------------------------------------
+
+
+class Waking:
+    """Lets one task wait until there is something to do."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    def wake(self) -> None:
+        """Have `wait` return, if the task waits now."""
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Return at the next `wake`. The caller has checked that there is nothing to do yet."""
+        self._event = anyio.Event()
+        try:
+            await self._event.wait()
+        finally:
+            self._event = None

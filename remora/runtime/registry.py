@@ -7,6 +7,7 @@ its state), `lookups` (cold records), `deadlines`, `passivation` (who leaves mem
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import nlargest
@@ -20,20 +21,15 @@ import anyio.lowlevel
 from remora.errors import RuntimeClosed
 from remora.runtime.activation import Activation
 from remora.runtime.actor import Behavior, Decision, NeedsLookup
-from remora.runtime.cell import Cell, CellHost, CellStatus
+from remora.runtime.cell import Cell, CellHost, CellStatus, Envelope, Watchers
 from remora.runtime.clock import Clock
-from remora.runtime.deadlines import Deadlines
-from remora.runtime.dispatch import Dispatcher
+from remora.runtime.dispatch import Deadlines, Dispatcher
 from remora.runtime.fairness import Quota, QuotaPool
 from remora.runtime.limits import RegistryLimits, RegistryStatistics
 from remora.runtime.log import Log
-from remora.runtime.lookups import Lookups
-from remora.runtime.mailbox import Envelope
-from remora.runtime.passivation import Passivation, handle_last_message
+from remora.runtime.passivation import Passivation, Waking, handle_last_message
 from remora.runtime.probes import probe
 from remora.runtime.promise import NO_READER, Promise, new_promise
-from remora.runtime.waking import Waking
-from remora.runtime.watchers import Watchers
 
 _INLINE = 64  # messages handled on senders' stacks before one of them yields to the event loop
 _SWEEP_S = 0.1
@@ -440,3 +436,64 @@ class Eviction:
             else:
                 staying = True
         return staying
+
+
+# -- lookups: cells that need a cold record before they can handle their next message --------------
+
+
+class Lookups:
+    """Asks the log on behalf of cells.
+
+    Only committed records can be looked up, so the log is asked when all that the cell wrote is
+    durable. Then no write of it can fail, and it handles no message before it has the answer: it
+    cannot break while it waits.
+    """
+
+    def __init__(self, log: Log, dispatcher: Dispatcher, deadlines: Deadlines) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._deadlines = deadlines
+        self._queue: deque[Cell] = deque()
+        self._event = anyio.Event()
+
+    def start(self, cell: Cell, envelope: Envelope, lookup: NeedsLookup) -> None:
+        """Suspend the cell, with its message first in the mailbox, until the log has answered."""
+        probe("lookup_started")
+        cell.status = CellStatus.LOOKING_UP
+        cell.lookup, cell.lookup_envelope = lookup, envelope
+        self._dispatcher.mailbox(cell).put_first(envelope)
+        cell.earliest_deadline = min(cell.earliest_deadline, envelope.deadline)
+        self._deadlines.watch(cell)
+        if cell.clean:
+            self.ask_log(cell)
+
+    def ask_log(self, cell: Cell) -> None:
+        """Ask the log; the cell is LOOKING_UP, and all that it wrote is durable."""
+        self._queue.append(cell)
+        self._event.set()
+
+    async def run(self) -> None:
+        """Answer lookups until cancelled."""
+        while True:
+            await self._event.wait()
+            self._event = anyio.Event()
+            while self._queue:
+                await self._fetch(self._queue.popleft())
+
+    async def _fetch(self, cell: Cell) -> None:
+        lookup, envelope = cell.lookup, cell.lookup_envelope
+        assert lookup is not None
+        try:
+            answer = await self._log.fetch(cell.key, lookup.query)
+        except Exception as e:
+            probe("lookup_failed")
+            cell.status = CellStatus.VALID
+            # Its sender may have given up while the log was asked.
+            if cell.mailbox and cell.mailbox.head is envelope:
+                cell.mailbox.get().promise.reject(e)
+        else:
+            cell.status = CellStatus.VALID
+            lookup.store(answer)
+        cell.lookup = cell.lookup_envelope = None
+        if cell.mailbox:
+            self._dispatcher.ready(cell)

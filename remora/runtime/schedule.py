@@ -13,7 +13,7 @@ from remora.errors import InvalidInput, StorageError
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 
 _logger = get_logger(__name__)
 

@@ -39,7 +39,7 @@ from remora.runtime.jobs import (
     QueueStatistics,
 )
 from remora.runtime.log import Log, commit_records
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.threads import in_background, with_process

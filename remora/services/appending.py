@@ -20,13 +20,13 @@ from remora.errors import OverdraftReached
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.clock import Clock
-from remora.runtime.histogram import HistogramMeter
+from remora.runtime.meters import HistogramMeter
 from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry, Reserved
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
-from remora.services.counting import UNCOUNTED, CountingThread
 from remora.services.instructions import Instructions
+from remora.services.intake import UNCOUNTED, CountingThread
 from remora.storage.attachments import Attachments, take_blobs
 
 _PAUSE_S = 0.02  # a job that is not known is about to start, or a dead letter

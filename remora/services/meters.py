@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remora.recall.sources import Sources
-from remora.runtime.histogram import Histogram, HistogramMeter
+from remora.runtime.meters import Histogram, HistogramMeter
 
 _TIERS = ("long_term", "working", "synopsis")
 

@@ -10,13 +10,11 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-from remora.errors import CommitFailed, StorageError
+from remora.errors import CommitFailed, OwnershipLost, StorageError
 from remora.logging import get_logger
-from remora.runtime.log import Write
-from remora.runtime.outage import OutageLog
+from remora.runtime.log import LogStatistics, Write
+from remora.runtime.meters import SIZES, HistogramMeter, OutageLog
 from remora.runtime.probes import probe
-from remora.storage.commits import CommitMeter
-from remora.storage.owning import OwnershipWatch
 
 T = TypeVar("T")
 
@@ -242,3 +240,122 @@ class ExclusiveWork(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result[0]
+
+
+# -- counts of a journal's commits -----------------------------------------------------------------
+
+_REFUSING_S = 10.0
+
+
+class CommitMeter:
+    """Counts commits, those that failed, and what was in them.
+
+    Args:
+        monotonic: seconds that never go back.
+
+    Attributes:
+        commit_s, batch_writes: see `LogStatistics`.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._commits = self._failed = self._writes = self._records = 0
+        self.commit_s, self.batch_writes = HistogramMeter(), HistogramMeter(SIZES)
+        self._failing = ""
+        self._failed_at = 0.0
+
+    def count(self) -> None:
+        """There was a commit."""
+        self._commits += 1
+        self._failing = ""
+
+    def add(self, writes: int, records: int, seconds: float) -> None:
+        """It had these, and took so long."""
+        self._writes += writes
+        self._records += records
+        if records:  # otherwise nothing was written
+            self.commit_s.add(seconds)
+            self.batch_writes.add(writes)
+
+    def fail(self, error: Exception | None) -> None:
+        """A commit failed; None if the fault may be that of one write alone."""
+        self._failed += 1
+        if error is not None:
+            name = getattr(error.__cause__ or error, "sqlite_errorname", "")
+            self._failing = name or type(error.__cause__ or error).__name__
+            self._failed_at = self._monotonic()
+
+    def figures(
+        self, backlog: int, wal_bytes: int = 0, wal_held_s: float = 0.0, lost: str = ""
+    ) -> LogStatistics:
+        """Return what was counted; any thread may ask. See `LogStatistics` for the arguments."""
+        failing = self._failing
+        return LogStatistics(
+            self._commits,
+            self._failed,
+            self._writes,
+            self._records,
+            backlog,
+            wal_bytes,
+            wal_held_s,
+            lost,
+            failing,
+            bool(failing) and self._monotonic() - self._failed_at < _REFUSING_S,
+            self.commit_s.figures(),
+            self.batch_writes.figures(),
+        )
+
+
+# -- the ownership of a journal --------------------------------------------------------------------
+
+
+class OwnershipWatch:
+    """Notes that the journal is lost, once, and refuses everything from then on.
+
+    Args:
+        name: of the journal, in errors.
+        epoch: of its owner, this process.
+        where: the fields of log lines that say which journal it is.
+
+    Attributes:
+        lost: why nothing can be stored any more.
+    """
+
+    def __init__(self, name: str, epoch: int, **where: str) -> None:
+        self.lost: OwnershipLost | None = None
+        self._name = name
+        self._epoch = epoch
+        self._where = where
+        self._event = anyio.Event()
+
+    def check(self) -> None:
+        """Raise `OwnershipLost` where that is known."""
+        if self.lost is not None:
+            raise self.lost
+
+    async def wait_until_lost(self) -> None:
+        """See `remora.storage.ports.Journal.wait_until_lost`."""
+        await self._event.wait()
+
+    def check_epoch(self, epoch: int) -> None:
+        """Notice that another process has the journal, though nothing is written."""
+        if epoch != self._epoch:
+            self.taken_over()
+
+    def taken_over(self) -> OwnershipLost:
+        """Another process has the journal."""
+        if self.lost is None:
+            probe("ownership_lost")
+        return self._lose(
+            "ownership_lost",
+            f"another process has taken {self._name} over; nothing more can be stored here, and "
+            "the runtime ends: open it again when that process has gone",
+            epoch=self._epoch,
+        )
+
+    def _lose(self, event: str, text: str, **fields: Any) -> OwnershipLost:
+        if self.lost is None:
+            self.lost = OwnershipLost(text)
+            self._event.set()
+            _logger.critical(event, **self._where, **fields)
+        return self.lost

@@ -17,7 +17,7 @@ from remora.api.health import Health
 from remora.api.status import FullMailbox, RuntimeStatus, StatusQuestion
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.observe import ask
-from remora.runtime.histogram import Histogram
+from remora.runtime.meters import Histogram
 from remora.runtime.threads import run_in_thread
 from remora.view.disk import measure_files
 from remora.view.watching import Watch

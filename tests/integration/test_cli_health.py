@@ -20,7 +20,7 @@ from remora.cli.main import main
 from remora.cli.top import show_status
 from remora.cluster.sharded import ShardedRuntime
 from remora.results import Health, HealthProblem, Histogram
-from remora.runtime.histogram import SECONDS
+from remora.runtime.meters import SECONDS
 from tests.configs import PLAIN
 from tests.harness import user
 

@@ -18,7 +18,7 @@ from remora import Config, Runtime, metrics
 from remora.api.health import of_problems
 from remora.cluster.sharded import ShardedRuntime
 from remora.results import Health, HealthProblem, Histogram, RuntimeStatistics
-from remora.runtime.histogram import SECONDS, HistogramMeter
+from remora.runtime.meters import SECONDS, HistogramMeter
 from tests.configs import LEAN, PLAIN, PLAIN_TREE
 from tests.harness import user
 from tests.promql import evaluate, read_scrape

@@ -20,9 +20,8 @@ from remora.languages.search_words import STEMMED, fold_accents, question_forms,
 from remora.messages.quoting import plain_name
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
 from remora.models.ports import Line
-from remora.recall.languages import is_other_language, main_languages
 from remora.recall.question import Question
-from remora.recall.ranking import Matches, ScoreList, rank
+from remora.recall.ranking import Matches, ScoreList, is_other_language, main_languages, rank
 from remora.recall.traits import Traits
 from remora.storage.ports import MemoryRow
 from remora.testing.stores import long_term_row

@@ -10,10 +10,9 @@ import pytest
 
 from remora.config import RecallConfig
 from remora.errors import ConfigError
-from remora.recall.lists import asks_for_several, better_in_group
 from remora.recall.memory import FoundMemories
 from remora.recall.question import Question
-from remora.recall.ranking import Ranking, fuse
+from remora.recall.ranking import Ranking, asks_for_several, better_in_group, fuse
 from remora.recall.user_index import UserIndex
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow
 from remora.testing.stores import long_term_row

@@ -6,7 +6,7 @@ import pytest
 
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 
 
 class Time:

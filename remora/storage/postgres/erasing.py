@@ -23,7 +23,7 @@ from remora.storage.erasure_rules import (
     find_erased,
 )
 from remora.storage.journal_port import Erased
-from remora.storage.postgres.restore import Query
+from remora.storage.postgres.reading import Query
 from remora.storage.rows import SEQ_BITS
 
 _SLICE_MESSAGES = 500  # some milliseconds

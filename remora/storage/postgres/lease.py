@@ -28,7 +28,7 @@ import msgspec
 from remora.config.storage import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from remora.errors import ConfigError, InvalidInput, OwnerUnreachable, StorageError
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
+from remora.runtime.meters import OutageLog
 from remora.storage.boot_time import boot_time
 from remora.storage.postgres.connection import BROKEN, Address, connect, describe
 from remora.storage.postgres.owning import CommitsOwnershipWatch

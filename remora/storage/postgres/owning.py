@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remora.errors import OwnershipLost
-from remora.storage.owning import OwnershipWatch
+from remora.storage.queueing import OwnershipWatch
 
 
 class CommitsOwnershipWatch(OwnershipWatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 from remora.messages.attachments import MAGIC
 from remora.storage.decoding import SEQ_MASK
-from remora.storage.postgres.restore import Query
+from remora.storage.postgres.reading import Query
 from remora.storage.retention import ArchivedRange, MessageSizes
 from remora.storage.rows import SEQ_BITS
 from remora.storage.trimming import choose_batch

@@ -55,8 +55,7 @@ from remora.runtime.probes import probe
 from remora.runtime.switching import switch_as_before, switch_often
 from remora.runtime.threads import run_in_thread
 from remora.storage.identity import FilesGone
-from remora.storage.owning import OwnershipWatch
-from remora.storage.queueing import WriteQueue
+from remora.storage.queueing import OwnershipWatch, WriteQueue
 from remora.storage.records import ENTRY_KIND
 from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind, is_large
 from remora.storage.sqlite.connection import (
