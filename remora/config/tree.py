@@ -1,8 +1,14 @@
 """The whole configuration."""
 
-from collections.abc import Mapping
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+
+import msgspec
 
 from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
@@ -13,6 +19,7 @@ from remora.config.conversation import (
     TokensConfig,
     TurnConfig,
 )
+from remora.config.keys import require_section, unknown_key
 from remora.config.memory import (
     FactsConfig,
     ImportanceConfig,
@@ -21,15 +28,16 @@ from remora.config.memory import (
     WorkingConfig,
 )
 from remora.config.models import ModelConfig
-from remora.config.reading import build, decode_file
 from remora.config.runtime import (
     ActivationConfig,
     BackgroundConfig,
     MailboxConfig,
     SupervisorConfig,
 )
+from remora.config.secrets import Secret, refers_to_secret, resolve_secret
 from remora.config.section import Section
 from remora.config.storage import JournalConfig, LongTermConfig, RetentionConfig
+from remora.errors import ConfigError
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -121,3 +129,251 @@ class Config(Section, frozen=True, kw_only=True):
             ConfigError: see `from_dict`.
         """
         return build(cls, {}, variables=environment, secrets=secrets, environment=environment)
+
+
+# -- reading a configuration: files, dicts, the environment, and secrets ---------------------------
+
+_Tree = TypeVar("_Tree", bound=msgspec.Struct)
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    ".toml": msgspec.toml.decode,
+    ".yaml": msgspec.yaml.decode,
+    ".yml": msgspec.yaml.decode,
+    ".json": msgspec.json.decode,
+}
+_RENAMED = {("recall", "k"): "limit", ("working", "k"): "limit"}
+"""Current names of keys that have another one in older files."""
+_EXPECTED = re.compile("Expected `([^`]+)`, got `([^`]+)`")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a section of keys",
+    "null": "nothing",
+}
+
+
+def decode_file(path: Path) -> object:
+    """The content of a configuration file; an empty dict for an empty file.
+
+    Raises:
+        ConfigError: no such file, another format, or a syntax error.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise ConfigError(f"cannot read the configuration {path}: {e.strerror}") from e
+    decode = _DECODERS.get(path.suffix)
+    if decode is None:
+        raise ConfigError(f"{path} must end in {', '.join(_DECODERS)}")
+    try:
+        tree = decode(data)
+    except (msgspec.DecodeError, ValueError) as e:
+        raise ConfigError(f"{path}: {_syntax_problem(e)}") from None
+    return {} if tree is None else tree
+
+
+def _plain_problem(text: str) -> str:
+    """Return what msgspec says of a value, after the name of its key."""
+    found = _EXPECTED.fullmatch(text)
+    if found is None:
+        return f": {text[:1].lower()}{text[1:]}"
+    wanted, given = (
+        " or ".join(_KINDS.get(one, one) for one in kinds.split(" | ")) for kinds in found.groups()
+    )
+    return f" must be {wanted}, not {given}"
+
+
+def _syntax_problem(error: Exception) -> str:
+    """Return what is wrong and where, without the line itself: it may hold a secret."""
+    cause = error.__context__
+    mark = getattr(cause, "problem_mark", None)
+    if mark is None:
+        return str(error)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(cause, 'problem', '')}"
+
+
+def build(
+    kind: type[_Tree],
+    source: object,
+    *,
+    variables: Mapping[str, str] | None,
+    secrets: Mapping[str, str] | None,
+    environment: Mapping[str, str] | None,
+) -> _Tree:
+    """The configuration that a tree of plain values describes.
+
+    Args:
+        kind: the whole tree's type.
+        source: sections of keys.
+        variables: ``REMORA_SECTION__KEY`` variables that take precedence; None for the process's.
+        secrets: where the name of a secret is looked up first.
+        environment: where it is looked up next; None for the process's.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, or a secret without a value.
+    """
+    if not isinstance(source, Mapping):
+        raise ConfigError(
+            f"the configuration must be a mapping of sections, not {type(source).__name__}"
+        )
+    if secrets is not None and not isinstance(secrets, Mapping):
+        raise ConfigError(
+            f"secrets must be a mapping of names to texts, not {type(secrets).__name__}"
+        )
+    tree, written_as = _translate(source)
+    tree, from_variables = _apply_environment(
+        tree, kind, os.environ if variables is None else variables
+    )
+    written_as = {**written_as, **from_variables}
+    resolve = partial(
+        resolve_secret,
+        secrets=secrets,
+        environment=os.environ if environment is None else environment,
+    )
+    try:
+        checked = _check_keys(tree, kind, "", resolve, kind)
+    except ConfigError as e:
+        if e.key not in from_variables:
+            raise
+        raise ConfigError(f"{e} ({from_variables[e.key]})", key=e.key) from e
+    try:
+        return msgspec.convert(checked, kind, dec_hook=_dec_hook)
+    except msgspec.ValidationError as e:
+        # msgspec: "what - at `$.section.key`"; our own check: "key must …", for the whole section
+        text, _, at = str(e).partition(" - at `$")
+        key = at.strip(".`")
+        if isinstance(e.__cause__, ConfigError):
+            text = str(e.__cause__).removeprefix(e.__cause__.key)
+            key = f"{key}.{e.__cause__.key}".lstrip(".")
+        else:
+            text = _plain_problem(text)
+        written = f" (written as {written_as[key]})" if key in written_as else ""
+        raise ConfigError(f"{key}{written}{text}", key=key) from e
+
+
+def _translate(source: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """The tree with remora's own keys, and how each translated key was written."""
+    tree = {
+        key: dict(value) if isinstance(value, Mapping) else value for key, value in source.items()
+    }
+    written_as = _rename_keys(tree)
+    if "memory" not in tree:
+        return tree, written_as
+    from remora.config.muxi import translate_muxi  # noqa: PLC0415  # only for trees of MUXI
+
+    return tree, {**written_as, **translate_muxi(tree)}
+
+
+def _rename_keys(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Give keys of the tree their current names; returns how each of them was written."""
+    written_as = {}
+    for section, values in tree.items():
+        if isinstance(values, dict):
+            for old in [key for key in values if (section, key) in _RENAMED]:
+                new = _current_name(section, old, f"{section}.{old}")
+                if new in values:
+                    raise ConfigError(
+                        f"{section}.{old} is the older name of {section}.{new}: leave it out",
+                        key=f"{section}.{old}",
+                    )
+                values[new] = values.pop(old)
+                written_as[f"{section}.{new}"] = f"{section}.{old}"
+    return written_as
+
+
+def _current_name(section: str, key: str, written: str) -> str:
+    """The key's name, with a warning if it is written with an older one."""
+    if (section, key) not in _RENAMED:
+        return key
+    new = _RENAMED[section, key]
+    warnings.warn(f"{written} is now {section}.{new}", DeprecationWarning, stacklevel=2)
+    return new
+
+
+def _dec_hook(kind: type, value: object) -> object:
+    if kind is Secret and isinstance(value, Secret):
+        return value
+    raise TypeError(f"expected text, not {type(value).__name__}")
+
+
+def _secret_keys(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
+    for field in msgspec.structs.fields(kind):
+        if field.type is Secret:
+            yield f"{path}{field.name}"
+        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _secret_keys(field.type, f"{path}{field.name}.")
+
+
+def _check_keys(
+    tree: Mapping[str, Any],
+    kind: type[msgspec.Struct],
+    path: str,
+    resolve: Callable[..., Secret],
+    root: type[msgspec.Struct],
+) -> dict[str, Any]:
+    """The tree with its secrets resolved; unknown keys and misplaced secrets are refused."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    checked: dict[str, Any] = {}
+    for key, value in tree.items():
+        dotted = f"{path}{key}"
+        if key not in fields:
+            raise unknown_key(path, key, fields)
+        wanted = fields[key]
+        if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+            section = require_section(value, dotted)
+            checked[key] = _check_keys(section, wanted, f"{dotted}.", resolve, root)
+        elif wanted is Secret and isinstance(value, str):
+            checked[key] = resolve(value, key=dotted)
+        elif isinstance(value, str) and refers_to_secret(value):
+            allowed = ", ".join(_secret_keys(root))
+            raise ConfigError(
+                f"{dotted} may not hold a secret: it would be printed; these may: {allowed}",
+                key=dotted,
+            )
+        elif get_origin(wanted) is Literal and value not in get_args(wanted):
+            choices = ", ".join(get_args(wanted))
+            raise ConfigError(f"{dotted} must be one of {choices}, not {value!r}", key=dotted)
+        else:
+            checked[key] = value
+    return checked
+
+
+def _apply_environment(
+    tree: Mapping[str, Any], kind: type[msgspec.Struct], variables: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tree with the variables, and how each key of theirs was written."""
+    merged: dict[str, Any] = dict(tree)
+    written_as: dict[str, str] = {}
+    sections = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    plain = {name for name, section in sections.items() if section in {str, float}}
+    for variable, text in variables.items():
+        part, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
+        if not variable.startswith("REMORA_"):
+            continue
+        if not separator:  # REMORA_DIRECTORY; other names may be other programs'
+            if part in plain:
+                merged[part] = _parse_variable(text, sections[part])
+                written_as[part] = f"the environment variable {variable}"
+            continue
+        key = _current_name(part, key, variable)
+        section = sections.get(part)
+        kinds: dict[str, Any] = {}
+        if isinstance(section, type) and issubclass(section, msgspec.Struct):
+            kinds = {field.name: field.type for field in msgspec.structs.fields(section)}
+        target = merged.setdefault(part, {})
+        if isinstance(target, dict):
+            target[key] = _parse_variable(text, kinds.get(key, str))
+            written_as[f"{part}.{key}"] = f"the environment variable {variable}"
+    return merged, written_as
+
+
+def _parse_variable(text: str, kind: Any) -> object:
+    """The text as the type of its key; text that does not parse is left for the later check."""
+    if kind is Secret or (get_origin(kind) is Literal and text in get_args(kind)):
+        return text
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError:
+        return text

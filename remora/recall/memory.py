@@ -20,7 +20,7 @@ _LIST_SHARE = 0.5
 (LoCoMo, contexts of 4,000 tokens: all of it in .690 of them, and in .667 with the whole share)."""
 _LONG = 4_000  # characters
 LONG_TOKENS = 400
-"""A memory that is larger is shown in part in a context; see `remora.recall.parts`."""
+"""A memory that is larger is shown in part in a context; see `remora.recall.gather`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)

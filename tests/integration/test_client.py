@@ -23,9 +23,8 @@ from remora import Client, Runtime, errors
 from remora.api.keyed_state import KeyedState
 from remora.api.shared import SharedMember, SharedScope
 from remora.client.keyed_state import ClientState
-from remora.client.session import ClientSession
+from remora.client.session import ClientSession, ClientTurn
 from remora.client.shared import ClientMember, ClientScope
-from remora.client.turn import ClientTurn
 from remora.client.user import ClientUser
 from remora.rest.keys import add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit

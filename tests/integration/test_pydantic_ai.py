@@ -14,8 +14,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import ToolDenied
 
 from remora import Runtime
-from remora.adapters.pydantic_ai import RemoraMemory, memory_tools
-from remora.adapters.pydantic_messages import chat_messages, model_messages
+from remora.adapters.pydantic_ai import RemoraMemory, chat_messages, memory_tools, model_messages
 from remora.errors import InvalidInput
 from tests.agents import PLAIN
 from tests.conformance import (

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora.recall.gather import show_parts
 from remora.recall.memory import LONG_TOKENS, Memory
-from remora.recall.parts import show_parts
 
 
 def memory(text: str, tokens: int) -> Memory:

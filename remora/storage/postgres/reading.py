@@ -77,12 +77,6 @@ from remora.storage.lookups import (
 from remora.storage.past import buffer_start_from, earlier_buffer, read_instructions
 from remora.storage.postgres.connection import BROKEN, describe, is_broken
 from remora.storage.postgres.schema import in_schema
-from remora.storage.postgres.texts import (
-    job_texts,
-    memory_texts,
-    state_item_texts,
-    summary_texts,
-)
 from remora.storage.records import BLANK_CHAT, ENTRY_KIND, HOT_KEYS, MemoryItem, StateItem
 from remora.storage.restoring import (
     ACTOR,
@@ -96,6 +90,33 @@ from remora.storage.restoring import (
     save_actors,
 )
 from remora.storage.rows import SEQ_BITS
+
+# -- rows in which text that is stored as bytes is text again; see `remora.storage.decoding` -------
+
+
+def summary_texts(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row of `SUMMARY_COLUMNS`."""
+    return (*row[:6], _text(row[6]), _text(row[7]), *row[8:10], _text(row[10]), *row[11:])
+
+
+def state_item_texts(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row of `STATE_ITEM_COLUMNS`."""
+    return (*row[:2], _text(row[2]), *row[3:])
+
+
+def memory_texts(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row of `MEMORY_COLUMNS`."""
+    return (*row[:3], _text(row[3]), _text(row[4]), _text(row[5]), *row[6:])
+
+
+def job_texts(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row of `CHECKED_JOB_COLUMNS`."""
+    return (*row[:8], _text(row[8]), *row[9:])
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="surrogateescape")  # what differs is damage of one row
+
 
 _logger = get_logger(__name__)
 _OF_RANGES = (
