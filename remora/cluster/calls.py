@@ -123,6 +123,8 @@ _PORTS: Mapping[str, type] = {
     "work": Work,
     "runtime": Verbs,
 }
+
+
 _LOCAL = frozenset({"appends.begin", "appends.replace", "turns.begin_call", "turns.watch"})
 """What takes a function of the caller's, and is done where the caller is."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from remora.actors.session.messages import Append, Load, Replace, Snapshot, TurnView
-from remora.actors.user.messages import PruneNow, Synopsis
+from remora.actors.user.messages import Synopsis
 from remora.cluster.calls import CALLS
 from remora.cluster.connection import Connection
 from remora.cluster.router import repeat_of
@@ -15,28 +16,13 @@ from remora.cluster.wire import WIRE, Ask, Call, Returned, ShardInfo, Unreadable
 from remora.config import Config
 from remora.errors import MailboxFull, ProtocolMismatch, RuntimeClosed
 from remora.ids import SessionKey, UserKey
-from remora.messages import Entry, Message, Receipt
+from remora.messages import Entry, Receipt
 from remora.recall.attached import attach
 from remora.recall.context import Context
-from remora.recall.memory import Memory
 from remora.recall.planner import show_snapshot
 from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.promise import AwaitablePromise, new_promise
-from remora.services.archive import Followed, SessionStatistics, UserStatistics
-from remora.services.deleting import DeletionReceipt, DeletionRequest
-from remora.services.erasure import ErasureReceipt
-from remora.services.metadata import MetadataFilter
-from remora.services.remembered import MemoryPage
 from remora.services.turns import TurnStreams
-from remora.storage.export.transfer import SessionExport
-from remora.storage.ports import (
-    JournalCounts,
-    ListingPage,
-    RowOrder,
-    Scope,
-    SessionListing,
-    UserListing,
-)
 from remora.tokens import TokenCounter
 
 _NEVER = float("inf")
@@ -290,147 +276,16 @@ class RemoteTurns(TurnStreams):
         self._closed = str(error)
 
 
-class RemoteArchive:
-    """`remora.services.parts.Archive`."""
+def remote_port(name: str, line: ShardLine) -> Any:
+    """Return a port of `remora.services.parts` whose methods the owner performs.
 
-    def __init__(self, line: ShardLine) -> None:
-        self._call = line.call
+    Each is a call of `remora.cluster.calls`.
 
-    async def history(
-        self,
-        key: SessionKey,
-        *,
-        include_archived: bool,
-        at: int | None,
-        after: int = 0,
-        limit: int | None = None,
-        attachments: bool = True,
-    ) -> list[Message]:
-        """See `remora.Session.history`."""
-        found: list[Message] = await self._call(
-            "archive.history",
-            key,
-            include_archived=include_archived,
-            at=at,
-            after=after,
-            limit=limit,
-            attachments=attachments,
-        )
-        return found
-
-    async def blobs(self, user: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """See `remora.services.parts.Archive`."""
-        found: dict[bytes, bytes] = await self._call("archive.blobs", user, list(digests))
-        return found
-
-    async def follow(
-        self, key: SessionKey, *, after: int | None = None, sid: int = 0, limit: int = 100
-    ) -> Followed:
-        """See `remora.Session.follow`."""
-        found: Followed = await self._call("archive.follow", key, after=after, sid=sid, limit=limit)
-        return found
-
-    async def stats(self, key: SessionKey) -> SessionStatistics:
-        """See `remora.Session.stats`."""
-        found: SessionStatistics = await self._call("archive.stats", key)
-        return found
-
-    async def user_stats(self, user: str) -> UserStatistics:
-        """See `remora.User.stats`."""
-        found: UserStatistics = await self._call("archive.user_stats", user)
-        return found
-
-    async def sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
-        """See `remora.User.sessions`."""
-        found: Sequence[SessionListing] = await self._call("archive.sessions", user, page)
-        return found
-
-    async def users(self, page: ListingPage) -> Sequence[UserListing]:
-        """See `remora.Runtime.users`."""
-        found: Sequence[UserListing] = await self._call("archive.users", page)
-        return found
-
-    async def counts(self, user: str | None = None) -> JournalCounts:
-        """See `remora.Runtime.counts`."""
-        found: JournalCounts = await self._call("archive.counts", user)
-        return found
-
-    async def fork(self, key: SessionKey, copy: SessionKey, at: int | None) -> None:
-        """See `remora.Session.fork`."""
-        await self._call("archive.fork", key, copy, at)
-
-
-class RemoteRecalls:
-    """`remora.services.parts.Recalls`."""
-
-    def __init__(self, line: ShardLine) -> None:
-        self._call = line.call
-
-    async def recall(
-        self, user: str, query: str, k: int, scope: Scope, where: MetadataFilter
-    ) -> list[Memory]:
-        """See `remora.User.recall`."""
-        found: list[Memory] = await self._call("recalls.recall", user, query, k, scope, where)
-        return found
-
-    async def memory(self, user: str, id_: str, agent: str | None) -> Memory | None:
-        """See `remora.User.memory`."""
-        found: Memory | None = await self._call("recalls.memory", user, id_, agent)
-        return found
-
-    async def remembered(self, user: str, page: MemoryPage) -> list[Memory]:
-        """See `remora.User.remembered`."""
-        found: list[Memory] = await self._call("recalls.remembered", user, page)
-        return found
-
-    async def memories(
-        self, user: str, scope: Scope, limit: int | None = None, by: RowOrder = "created"
-    ) -> list[Memory]:
-        """See `remora.User.memories`."""
-        found: list[Memory] = await self._call("recalls.memories", user, scope, limit, by)
-        return found
-
-    async def arrow_table(self, user: str, scope: Scope) -> Any:
-        """See `remora.User.export_arrow`."""
-        return await self._call("recalls.arrow_table", user, scope)
-
-    async def prune(self, user: str, message: PruneNow, *, wait: bool) -> None:
-        """See `remora.User.prune`."""
-        await self._call("recalls.prune", user, message, wait=wait)
-
-
-class RemoteWork:
-    """`remora.services.parts.Work`."""
-
-    def __init__(self, line: ShardLine) -> None:
-        self._call = line.call
-
-    async def drain(self, key: SessionKey | UserKey) -> None:
-        """See `remora.Session.settle`."""
-        await self._call("work.drain", key)
-
-    async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
-        """See `remora.User.forget`."""
-        receipt: ErasureReceipt = await self._call("work.forget", user, session)
-        return receipt
-
-    async def delete(self, request: DeletionRequest) -> DeletionReceipt:
-        """See `remora.User.delete`."""
-        receipt: DeletionReceipt = await self._call("work.delete", request)
-        return receipt
-
-
-class RemoteTransfers:
-    """`remora.services.parts.Transfers`."""
-
-    def __init__(self, line: ShardLine) -> None:
-        self._call = line.call
-
-    async def export_session(self, key: SessionKey) -> SessionExport | None:
-        """See `remora.Session.export`."""
-        export: SessionExport | None = await self._call("transfers.export_session", key)
-        return export
-
-    async def import_session(self, export: SessionExport, key: SessionKey) -> None:
-        """See `remora.User.import_session`."""
-        await self._call("transfers.import_session", export, key)
+    Args:
+        name: of the port in calls.
+        line: to the shard.
+    """
+    calls = [call for call in CALLS if call.startswith(f"{name}.")]
+    return SimpleNamespace(
+        **{call.removeprefix(f"{name}."): partial(line.call, call) for call in calls}
+    )

@@ -29,13 +29,10 @@ from remora.api.user import User
 from remora.cluster.connection import Connection, Dial
 from remora.cluster.ports import (
     RemoteActors,
-    RemoteArchive,
     RemoteContexts,
-    RemoteRecalls,
-    RemoteTransfers,
     RemoteTurns,
-    RemoteWork,
     ShardLine,
+    remote_port,
 )
 from remora.cluster.sharding import another_division
 from remora.cluster.wire import WIRE, Hello, ShardInfo, Welcome, release
@@ -61,7 +58,15 @@ from remora.services.arguments import (
     collect,
 )
 from remora.services.intake import Intake, attachment_limits
-from remora.services.parts import OfOneProcess, Parts, PartsHolder
+from remora.services.parts import (
+    Archive,
+    OfOneProcess,
+    Parts,
+    PartsHolder,
+    Recalls,
+    Transfers,
+    Work,
+)
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure, of_user
 from remora.storage.export.transfer import TransferReport
@@ -277,6 +282,10 @@ class RemoteShard:
         actors = RemoteActors(line)
         self.turns = RemoteTurns(line)
         self.contexts = RemoteContexts(line, intake.counter, info)
+        archive: Archive = remote_port("archive", line)
+        recalls: Recalls | None = remote_port("recalls", line) if info.recalls else None
+        work: Work = remote_port("work", line)
+        transfers: Transfers = remote_port("transfers", line)
         self.holder.open(
             Parts(
                 config=config,
@@ -286,10 +295,10 @@ class RemoteShard:
                 appends=actors,
                 contexts=self.contexts,
                 turns=self.turns,
-                archive=RemoteArchive(line),
-                recalls=RemoteRecalls(line) if info.recalls else None,
-                work=RemoteWork(line),
-                transfers=RemoteTransfers(line),
+                archive=archive,
+                recalls=recalls,
+                work=work,
+                transfers=transfers,
             )
         )
 
