@@ -16,7 +16,7 @@ import msgspec
 from remora.errors import TooManyKeys
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
-from remora.runtime.actor import Decision
+from remora.runtime.actor import Asked, Decision
 from remora.runtime.probes import probe
 from remora.storage.keyed_values import (
     ADAPTER_PREFIX,
@@ -39,13 +39,13 @@ _VALUE_BYTES = 240  # of a value in memory, without key and JSON
 _logger = get_logger(__name__)
 
 
-class ReadValue(msgspec.Struct, frozen=True, array_like=True, tag=11):
+class ReadValue(msgspec.Struct, Asked["StoredValue | None"], frozen=True, array_like=True, tag=11):
     """Show a value. Replies a `StoredValue`, or None."""
 
     key: str
 
 
-class ReadValues(msgspec.Struct, frozen=True, array_like=True, tag=12):
+class ReadValues(msgspec.Struct, Asked["StoredValues"], frozen=True, array_like=True, tag=12):
     """Show values by key. Replies `StoredValues`.
 
     Attributes:
@@ -61,7 +61,9 @@ class ReadValues(msgspec.Struct, frozen=True, array_like=True, tag=12):
     backward: bool = False
 
 
-class SetValue(msgspec.Struct, frozen=True, array_like=True, tag=13):
+class SetValue(
+    msgspec.Struct, Asked["StoredValue | StaleVersion"], frozen=True, array_like=True, tag=13
+):
     """Set a value. Replies a `StoredValue`, or `StaleVersion`.
 
     Raises TooManyKeys, and writes nothing, if the key is new and there are too many.
@@ -81,7 +83,9 @@ class SetValue(msgspec.Struct, frozen=True, array_like=True, tag=13):
     max_keys: int
 
 
-class DeleteValue(msgspec.Struct, frozen=True, array_like=True, tag=14):
+class DeleteValue(
+    msgspec.Struct, Asked["bool | StaleVersion"], frozen=True, array_like=True, tag=14
+):
     """Delete a value. Replies whether there was one, or `StaleVersion`.
 
     Attributes:
@@ -93,13 +97,15 @@ class DeleteValue(msgspec.Struct, frozen=True, array_like=True, tag=14):
     version: int | None
 
 
-class ReadNamed(msgspec.Struct, frozen=True, array_like=True, tag=15):
+class ReadNamed(msgspec.Struct, Asked["StoredValues"], frozen=True, array_like=True, tag=15):
     """Show the values of these keys. Replies `StoredValues`, of those that are there."""
 
     keys: tuple[str, ...]
 
 
-class ChangeValues(msgspec.Struct, frozen=True, array_like=True, tag=16):
+class ChangeValues(
+    msgspec.Struct, Asked["StoredValues | StaleKey"], frozen=True, array_like=True, tag=16
+):
     """Set and delete values, all or none. Replies `StoredValues` of those set, or a `StaleKey`.
 
     Raises TooManyKeys, and writes nothing, if there would be too many keys.

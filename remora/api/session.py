@@ -42,6 +42,7 @@ from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.attached import attach_all
 from remora.recall.context import Context
+from remora.runtime.actor import Asked, Reply
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
     check_choice,
@@ -83,7 +84,7 @@ class Session:
         """Small JSON values that the application keeps with the session."""
         return KeyedState(self._holder, self.key)
 
-    async def _ask(self, message: Any, timeout_s: float | None = None) -> Any:
+    async def _ask(self, message: Asked[Reply], timeout_s: float | None = None) -> Reply:
         check_seconds(timeout_s, "timeout_s")
         return await self._holder.parts.actors.ask(self.key, message, timeout_s=timeout_s)
 
@@ -268,8 +269,7 @@ class Session:
         `history()`, long-term memory, keyed state (`state`) and idempotency keys stay. Messages
         that are not indexed yet never reach long-term memory: `flush` first if they should.
         """
-        count: int = await self._ask(Clear(), timeout_s)
-        return count
+        return await self._ask(Clear(), timeout_s)
 
     async def flush(self, *, timeout_s: float | None = None) -> int:
         """Start indexing what long-term memory does not have yet; returns how many messages.
@@ -277,8 +277,7 @@ class Session:
         Recall finds messages before they are indexed, so this is seldom needed: an idle session
         does it by itself. `settle` waits for the end.
         """
-        count: int = await self._ask(Flush(now=True), timeout_s)
-        return count
+        return await self._ask(Flush(now=True), timeout_s)
 
     async def forget(self) -> ErasureReceipt:
         """Erase the session down to the bytes, and what the user's actor holds of it.
@@ -360,8 +359,7 @@ class Session:
 
     async def inspect(self) -> SessionView:
         """The session's state: watermarks, buffer, summaries. For people and tools."""
-        view: SessionView = await self._ask(Inspect())
-        return view
+        return await self._ask(Inspect())
 
     async def _whole_buffer(self) -> SessionView:
         """The session's state, with the attachments of the buffer."""
@@ -507,8 +505,7 @@ class Session:
         Raises:
             InvalidInput: `keep` is negative.
         """
-        count: int = await self._ask(Truncate(check_int(keep, "keep")))
-        return count
+        return await self._ask(Truncate(check_int(keep, "keep")))
 
     async def rewind(self, to: int) -> int:
         """Go back to when message number `to` was the newest; returns how many messages are gone.

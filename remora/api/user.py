@@ -447,8 +447,7 @@ class User(LongTermHandle):
 
     async def inspect(self) -> UserView:
         """The user's state: working memory, access figures, synopsis, grants. For tools."""
-        view: UserView = await self._holder.parts.actors.ask(UserKey(self.id), InspectUser())
-        return view
+        return await self._holder.parts.actors.ask(UserKey(self.id), InspectUser())
 
     async def stats(self) -> UserStatistics:
         """Count what is stored of the user.

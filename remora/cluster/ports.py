@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from remora.actors.session.messages import Append, Load, Replace, Snapshot, TurnView
 from remora.actors.user.messages import Synopsis
@@ -21,6 +21,7 @@ from remora.recall.attached import attach
 from remora.recall.context import Context
 from remora.recall.planner import show_snapshot
 from remora.recall.shown import ShownSummaries, shown_digests
+from remora.runtime.actor import Asked, Reply
 from remora.runtime.promise import AwaitablePromise, new_promise
 from remora.services.turns import TurnStreams
 from remora.tokens import TokenCounter
@@ -48,12 +49,12 @@ class ShardLine:
     async def ask(
         self,
         key: SessionKey | UserKey,
-        message: Any,
+        message: Asked[Reply],
         *,
         size: int = 0,
         timeout_s: float | None = None,
         patience_s: float = 0.0,
-    ) -> Any:
+    ) -> Reply:
         """The reply of an actor; `patience_s`: what the owner may take beyond the deadline."""
         router = self._router
         number = router.next_number()
@@ -61,13 +62,13 @@ class ShardLine:
         seconds = self.timeout_s if timeout_s is None else timeout_s
         session = key[1] if len(key) > 1 else ""
         router.submit(
-            Ask(number, self.shard, key[0], session, message, size, timeout_s),
+            Ask(number, self.shard, key[0], session, cast("Any", message), size, timeout_s),
             promise,
             self._connection.now() + seconds + patience_s,
             repeat=repeat_of(message),
             size=size,
         )
-        return await self._wait(number, promise)
+        return cast("Reply", await self._wait(number, promise))
 
     def post(self, key: SessionKey | UserKey, message: Any) -> bool:
         """Tell an actor something, without a reply."""
@@ -145,10 +146,9 @@ class RemoteActors:
 
     async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
         """See `remora.Session.append`."""
-        receipt: Receipt = await self.ask(
+        return await self.ask(
             key, request, size=request.size, timeout_s=timeout_s, patience_s=self._patience_s
         )
-        return receipt
 
     def begin(
         self, key: SessionKey, request: Append, timeout_s: float | None
@@ -158,8 +158,7 @@ class RemoteActors:
 
     async def replace(self, key: SessionKey, request: Replace) -> Receipt:
         """See `remora.Session.load_state_dict`."""
-        receipt: Receipt = await self.ask(key, request, size=request.size)
-        return receipt
+        return await self.ask(key, request, size=request.size)
 
 
 class RemoteContexts:

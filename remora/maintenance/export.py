@@ -90,8 +90,7 @@ async def _session(
 
 
 async def _inspect(source: TransferParts, key: SessionKey) -> SessionView:
-    view: SessionView = await source.registry.ask(key, Inspect())
-    return view
+    return await source.registry.ask(key, Inspect())
 
 
 def _version_read(view: SessionView) -> tuple[Any, ...]:

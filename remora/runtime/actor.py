@@ -9,13 +9,20 @@ time, which is also how a state is rebuilt: replay equals live.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from remora.runtime.jobs import Job
 
 State = TypeVar("State")
+Reply = TypeVar("Reply")
+
+
+class Asked(Generic[Reply]):
+    """A base of messages to which an actor replies: it says the type of the reply."""
+
+    __slots__ = ()
 
 
 class Decision(msgspec.Struct, eq=False):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from heapq import nlargest
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import anyio
 import anyio.abc
@@ -22,7 +22,7 @@ import anyio.lowlevel
 from remora.errors import CommitFailed, OutcomeUnknown, RuntimeClosed, SessionQuarantined
 from remora.ids import words_of
 from remora.logging import get_logger
-from remora.runtime.actor import Behavior, Decision, Image, NeedsLookup
+from remora.runtime.actor import Asked, Behavior, Decision, Image, NeedsLookup, Reply
 from remora.runtime.cell import Cell, CellHost, CellStatus, Envelope, Watchers
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import run_in_thread_if
@@ -112,6 +112,21 @@ class ActorRegistry:
         return Cell(key, self.behaviors[type(key)], self._host, self._pool.quota(key))
 
     # -- sending messages -------------------------------------------------------------------------
+
+    @overload
+    async def ask(
+        self,
+        key: Hashable,
+        message: Asked[Reply],
+        *,
+        size: int = 0,
+        timeout_s: float | None = None,
+    ) -> Reply: ...
+
+    @overload
+    async def ask(
+        self, key: Hashable, message: Any, *, size: int = 0, timeout_s: float | None = None
+    ) -> Any: ...
 
     async def ask(
         self, key: Hashable, message: Any, *, size: int = 0, timeout_s: float | None = None

@@ -141,8 +141,7 @@ class LocalContexts:
 
         async def show(budget: int, *, recalls: bool, again: bool) -> Snapshot:
             load = Load(budget, without, sid, recalls, again)
-            snapshot: Snapshot = await self._actors.ask(key, load, timeout_s=timeout_s)
-            return snapshot
+            return await self._actors.ask(key, load, timeout_s=timeout_s)
 
         return show
 

@@ -20,6 +20,7 @@ from remora.ids import SessionKey, UserKey
 from remora.messages import Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
+from remora.runtime.actor import Asked, Reply
 from remora.runtime.loops import HomeLoop
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
@@ -47,11 +48,11 @@ class Actors(Protocol):
     async def ask(
         self,
         key: SessionKey | UserKey,
-        message: Any,
+        message: Asked[Reply],
         *,
         size: int = 0,
         timeout_s: float | None = None,
-    ) -> Any:
+    ) -> Reply:
         """Have the actor handle `message`; returns its reply, once that is durable."""
         ...
 

@@ -19,7 +19,7 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.services import counting
+from remora.services import intake
 from remora.testing.simulation.loop import Deadlock, Stuck
 from remora.testing.simulation.world import CONFIG, KINDS, Fault, World
 from remora.tokens import HeuristicCounter
@@ -307,7 +307,7 @@ def counted_in_thread(appends: int | None) -> Iterator[None]:
             lambda self, texts: [self.count(text) for text in texts],
             create=True,
         ),
-        patch.object(counting, "_FEW", appends),
+        patch.object(intake, "_FEW", appends),
     ):
         yield
 

@@ -14,7 +14,7 @@ from remora import Config, Context, Receipt, Runtime, Session
 from remora.errors import InvalidInput, MailboxFull
 from remora.runtime.probes import count_probes
 from remora.runtime.threads import run_in_thread
-from remora.services import counting
+from remora.services import intake
 from remora.tokens import TiktokenCounter
 from tests.harness import user
 from tests.patience import until
@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def always() -> Iterator[None]:
-    with patch.object(counting, "_FEW", 0):
+    with patch.object(intake, "_FEW", 0):
         yield
 
 
@@ -83,7 +83,7 @@ async def runtime() -> AsyncIterator[Runtime]:
 @pytest.fixture
 async def chat(runtime: Runtime) -> Session:
     session = runtime.session("alice", "one")
-    with patch.object(counting, "_FEW", 100):
+    with patch.object(intake, "_FEW", 100):
         await session.append(user("first"))  # the session is in memory
     return session
 
@@ -136,7 +136,7 @@ async def test_counts_are_those_of_the_loop(runtime: Runtime) -> None:
         await asyncio.gather(*map(session.append, messages[:-2]))
         await session.append(messages[-2:])
     assert probes["counted_in_thread"] > len(messages) // 2
-    with patch.object(counting, "_FEW", 1_000_000):
+    with patch.object(intake, "_FEW", 1_000_000):
         for message in messages:
             await other.append(message)
     tokens = [(await one.load()).tokens for one in (session, other)]

@@ -10,6 +10,7 @@ import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.messages import Entry, Receipt
+from remora.runtime.actor import Asked
 from remora.storage.keyed_values import KeyedImage
 from remora.storage.records import (
     MessageRange,
@@ -40,7 +41,7 @@ class TurnMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sid: int = 0
 
 
-class Append(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+class Append(msgspec.Struct, Asked[Receipt], frozen=True, array_like=True, tag=1, gc=False):
     """Append messages, in order, all or none.
 
     Replies a `Receipt`; for the first append of a turn, a `TurnReceipt`.
@@ -67,13 +68,13 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     replace: bool = False
 
 
-class FindTurn(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+class FindTurn(msgspec.Struct, Asked["StoredTurn"], frozen=True, array_like=True, tag=2, gc=False):
     """Ask for the stored part of the turn whose keys begin with `root`. Replies a `StoredTurn`."""
 
     root: bytes
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+class Load(msgspec.Struct, Asked["Snapshot"], frozen=True, array_like=True, tag=3, gc=False):
     """Show what a model should see, within `max_tokens`. Replies a `Snapshot`.
 
     Attributes:
@@ -93,11 +94,11 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     again: bool = False
 
 
-class Clear(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class Clear(msgspec.Struct, Asked[int], frozen=True, array_like=True, tag=4):
     """Empty the buffer and the summaries. Replies the number of messages in the buffer."""
 
 
-class Flush(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class Flush(msgspec.Struct, Asked[int], frozen=True, array_like=True, tag=5):
     """Index the messages that have no index job yet. Replies their number.
 
     Attributes:
@@ -107,11 +108,11 @@ class Flush(msgspec.Struct, frozen=True, array_like=True, tag=5):
     now: bool = False
 
 
-class Inspect(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class Inspect(msgspec.Struct, Asked["SessionView"], frozen=True, array_like=True, tag=6):
     """Show the session's state. Replies a `SessionView`."""
 
 
-class Remove(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class Remove(msgspec.Struct, Asked["Removed"], frozen=True, array_like=True, tag=7):
     """Remove messages and their content, by place in the buffer or by id. Replies a `Removed`.
 
     Raises IndexOutOfRange and removes nothing if a place is not in the buffer.
@@ -121,19 +122,19 @@ class Remove(msgspec.Struct, frozen=True, array_like=True, tag=7):
     ids: tuple[str, ...] = ()
 
 
-class Truncate(msgspec.Struct, frozen=True, array_like=True, tag=8):
+class Truncate(msgspec.Struct, Asked[int], frozen=True, array_like=True, tag=8):
     """Keep the newest `keep` messages, or fewer at a unit's boundary. Replies how many left."""
 
     keep: int
 
 
-class Rewind(msgspec.Struct, frozen=True, array_like=True, tag=9):
+class Rewind(msgspec.Struct, Asked[int], frozen=True, array_like=True, tag=9):
     """Go back to where message `to` was the newest. Replies how many messages are gone."""
 
     to: int
 
 
-class Replace(msgspec.Struct, frozen=True, array_like=True, tag=10):
+class Replace(msgspec.Struct, Asked[Receipt], frozen=True, array_like=True, tag=10):
     """Replace the buffer's messages and summary by these. Replies a `Receipt`."""
 
     entries: tuple[Entry, ...]
@@ -141,7 +142,7 @@ class Replace(msgspec.Struct, frozen=True, array_like=True, tag=10):
     size: int
 
 
-class Adopt(msgspec.Struct, frozen=True):
+class Adopt(msgspec.Struct, Asked[int], frozen=True):
     """Begin as a copy, for an import or a fork. Replies the number of messages.
 
     Raises InvalidInput if the session has messages.
@@ -172,11 +173,11 @@ class Adopt(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-class Resummarize(msgspec.Struct, frozen=True):
+class Resummarize(msgspec.Struct, Asked[bool], frozen=True):
     """Summarize lost messages again. Replies whether there are any."""
 
 
-class SummaryReady(msgspec.Struct, frozen=True):
+class SummaryReady(msgspec.Struct, Asked[bool], frozen=True):
     """The result of a summarize job. Replies whether it was taken; a stale one is not.
 
     Attributes:
@@ -208,7 +209,7 @@ class SummaryReady(msgspec.Struct, frozen=True):
     brief_tokens: int = 0
 
 
-class BlocksReady(msgspec.Struct, frozen=True):
+class BlocksReady(msgspec.Struct, Asked[None], frozen=True):
     """New states of memory blocks; with a `job`, that job is done. Replies nothing."""
 
     states: tuple[StateItem, ...]

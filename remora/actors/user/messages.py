@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from remora.actors.user.working import WorkingItem
+from remora.runtime.actor import Asked
 from remora.storage.records import JobAdvanced, MemoryItem, StateItem
 
 __all__ = [
@@ -43,7 +44,7 @@ __all__ = [
 # -- working memory --------------------------------------------------------------------------------
 
 
-class Learn(msgspec.Struct, frozen=True, array_like=True, tag=21):
+class Learn(msgspec.Struct, Asked[int], frozen=True, array_like=True, tag=21):
     """Add items to working memory. Replies how many were new.
 
     Beyond twice the limit, the oldest are evicted at once (G10).
@@ -52,7 +53,7 @@ class Learn(msgspec.Struct, frozen=True, array_like=True, tag=21):
     items: tuple[WorkingItem, ...]
 
 
-class SearchWorking(msgspec.Struct, frozen=True, array_like=True, tag=22):
+class SearchWorking(msgspec.Struct, Asked["ScoredItems"], frozen=True, array_like=True, tag=22):
     """Find the `k` nearest items. Replies `ScoredItems`.
 
     Attributes:
@@ -66,7 +67,7 @@ class SearchWorking(msgspec.Struct, frozen=True, array_like=True, tag=22):
     scope: str | None = None
 
 
-class CleanUp(msgspec.Struct, frozen=True):
+class CleanUp(msgspec.Struct, Asked[int], frozen=True):
     """Evict the oldest items that are over the limit, and journal access counts.
 
     Replies how many items were evicted: of very many, only some (`behavior.MOST_EVICTED`).
@@ -94,7 +95,7 @@ class ScoredItems(msgspec.Struct, frozen=True, array_like=True, tag=123):
 # -- long-term memory ------------------------------------------------------------------------------
 
 
-class Remember(msgspec.Struct, frozen=True, array_like=True, tag=23):
+class Remember(msgspec.Struct, Asked["RememberReceipt"], frozen=True, array_like=True, tag=23):
     """Record memories durably, and index them. Replies a `RememberReceipt`.
 
     Raises KeyConflict, and writes nothing, if a key names another memory.
@@ -108,7 +109,7 @@ class Remember(msgspec.Struct, frozen=True, array_like=True, tag=23):
     replace: bool = False
 
 
-class ChangeMemory(msgspec.Struct, frozen=True, array_like=True, tag=24):
+class ChangeMemory(msgspec.Struct, Asked["ChangedMemory"], frozen=True, array_like=True, tag=24):
     """Change a memory. Replies a `ChangedMemory`; raises NoSuchMemory.
 
     Attributes:
@@ -135,7 +136,7 @@ class ChangedMemory(msgspec.Struct, frozen=True, array_like=True, tag=122):
     memory: MemoryItem
 
 
-class DeleteMemories(msgspec.Struct, frozen=True, array_like=True, tag=25):
+class DeleteMemories(msgspec.Struct, Asked[int], frozen=True, array_like=True, tag=25):
     """Delete those of these memories that there are. Replies how many.
 
     Attributes:
@@ -159,7 +160,7 @@ class RememberReceipt(msgspec.Struct, frozen=True, array_like=True, tag=121):
     job: str
 
 
-class TakeInstructions(msgspec.Struct, frozen=True):
+class TakeInstructions(msgspec.Struct, Asked[None], frozen=True):
     """Record instructions that were noticed in a message; they are not indexed. Replies None.
 
     Attributes:
@@ -169,7 +170,7 @@ class TakeInstructions(msgspec.Struct, frozen=True):
     items: tuple[MemoryItem, ...]
 
 
-class TakeFacts(msgspec.Struct, frozen=True):
+class TakeFacts(msgspec.Struct, Asked[None], frozen=True):
     """Record extracted facts, and index them; those that exist stay. Replies nothing.
 
     Attributes:
@@ -181,7 +182,7 @@ class TakeFacts(msgspec.Struct, frozen=True):
     progress: JobAdvanced
 
 
-class AdoptUser(msgspec.Struct, frozen=True):
+class AdoptUser(msgspec.Struct, Asked[None], frozen=True):
     """Import what a user has elsewhere; what exists already stays. Replies nothing.
 
     Attributes:
@@ -195,14 +196,14 @@ class AdoptUser(msgspec.Struct, frozen=True):
     state_items: tuple[StateItem, ...]
 
 
-class Touch(msgspec.Struct, frozen=True):
+class Touch(msgspec.Struct, Asked[None], frozen=True):
     """Count a retrieval of these rows at `at_us`; journalled in batches. Replies nothing."""
 
     rows: tuple[str, ...]
     at_us: int
 
 
-class PruneNow(msgspec.Struct, frozen=True):
+class PruneNow(msgspec.Struct, Asked[str], frozen=True):
     """Prune long-term memory; see `remora.storage.records.PruneSpec`. Replies the job's id."""
 
     keep: int
@@ -216,7 +217,7 @@ class PruneNow(msgspec.Struct, frozen=True):
 SynopsisState = Literal["ok", "degraded", "pending", "empty", "off"]
 
 
-class ReadSynopsis(msgspec.Struct, frozen=True):
+class ReadSynopsis(msgspec.Struct, Asked["Synopsis"], frozen=True):
     """Show the synopsis; a part that has expired starts one job that writes it again.
 
     Replies a `Synopsis` with the valid parts; a reader may wait for its `job`.
@@ -233,11 +234,11 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
     is_user: bool = True
 
 
-class ExpireSynopsis(msgspec.Struct, frozen=True, array_like=True, tag=26):
+class ExpireSynopsis(msgspec.Struct, Asked[None], frozen=True, array_like=True, tag=26):
     """Memories were deleted, rewound or pruned: drop the synopsis. Replies nothing."""
 
 
-class SynopsisReady(msgspec.Struct, frozen=True):
+class SynopsisReady(msgspec.Struct, Asked[bool], frozen=True):
     """The result of a synopsis job. Replies whether it was taken.
 
     Attributes:
@@ -285,7 +286,7 @@ class Synopsis(msgspec.Struct, frozen=True):
 Right = Literal["read", "write", "own"]
 
 
-class Grant(msgspec.Struct, frozen=True, array_like=True, tag=27):
+class Grant(msgspec.Struct, Asked[None], frozen=True, array_like=True, tag=27):
     """Change a right in a shared scope. The first grant makes its `by` the owner. Replies nothing.
 
     Raises NotGranted if `by` is not an owner.
@@ -301,14 +302,14 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, tag=27):
     right: Right | None
 
 
-class ReadGrants(msgspec.Struct, frozen=True, array_like=True, tag=28):
+class ReadGrants(msgspec.Struct, Asked[dict[str, str]], frozen=True, array_like=True, tag=28):
     """Show all rights. Replies a dict from name to right."""
 
 
 # -- looking ---------------------------------------------------------------------------------------
 
 
-class InspectUser(msgspec.Struct, frozen=True, array_like=True, tag=29):
+class InspectUser(msgspec.Struct, Asked["UserView"], frozen=True, array_like=True, tag=29):
     """Show the actor's state. Replies a `UserView`."""
 
 

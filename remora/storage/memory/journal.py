@@ -25,6 +25,7 @@ from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
 from remora.storage.answering import ids_by_place, messages_by_id, numbered_ids
 from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
+from remora.storage.commits import CommitMeter
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, find_erased
 from remora.storage.journal_port import (
@@ -63,7 +64,6 @@ from remora.storage.lookups import (
 from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
 from remora.storage.past import earlier_buffer, read_instructions
 from remora.storage.pending import first_message_needed
-from remora.storage.queueing import CommitMeter
 from remora.storage.records import (
     BLANK_CHAT,
     HOT_KEYS,
