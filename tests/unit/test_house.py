@@ -1,0 +1,23 @@
+"""The house stays small: these figures may fall, and do not rise unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.house import measure
+
+pytestmark = [pytest.mark.blocking, pytest.mark.cold]
+
+MOST = {
+    "modules that an append enters": 29,
+    "moves of an append": 69,
+    "modules": 505,
+    "modules that `import remora` loads": 246,
+}
+
+
+def test_few_rooms() -> None:
+    """Who adds a room says here why; `python -m tools.house` prints the figures."""
+    figures = measure()
+    for name, most in MOST.items():
+        assert figures[name] <= most, name
