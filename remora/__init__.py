@@ -14,31 +14,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from remora import errors
-from remora.actors.blocks.source import Source
-from remora.actors.policies.buffer import BufferPolicy, BufferPreset
-from remora.actors.user.messages import Synopsis
-from remora.api.exclusive import Exclusive
-from remora.api.keyed_state import KeyedState, StateValue
-from remora.api.memories import Agent
-from remora.api.runtime import Runtime
-from remora.api.session import Session
-from remora.api.shared import SharedMember, SharedScope
-from remora.api.turn import Turn
-from remora.api.user import User, WorkingHit
-from remora.cluster.connect import connect
-from remora.config import Config
 from remora.faces import publish
-from remora.messages import Message, MessageDict, MessageLike, Receipt
-from remora.models.ports import ChatModel, Embedder, Line, Reranker, Summarizer
-from remora.recall.context import Context, ContextEntry
-from remora.recall.found_sessions import FoundSession
-from remora.recall.memory import Memory, quote_memories
-from remora.recall.sources import Sources
-from remora.services.deleting import DeletionReceipt
-from remora.services.erasure import ErasureReceipt
 
 if TYPE_CHECKING:
     from remora.client.client import Client
+    from remora.http_statuses import http_status
+    from remora.public import *  # noqa: F403
 
 __all__ = [
     "Agent",
@@ -87,15 +68,19 @@ _LATER = {"Client": "remora.client", "http_status": "remora.http_statuses"}
 _MODULES = frozenset({"metrics", "observe"})
 """Modules that are attributes without an import of their own."""
 
-publish(__name__, [name for name in __all__ if name not in _LATER], globals())
-
 
 def __getattr__(name: str) -> Any:
-    """Import what is imported when it is first used."""
+    """Import what is imported when it is first used: the first public name brings all others."""
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name not in _LATER:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_LATER[name]), name)
-    publish(__name__, [name], {name: found})
-    return globals().setdefault(name, found)
+    found = vars(importlib.import_module(_LATER.get(name, "remora.public")))
+    names = [name] if name in _LATER else found["__all__"]
+    publish(__name__, names, found)
+    globals().update({one: found[one] for one in names})
+    return found[name]
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
