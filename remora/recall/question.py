@@ -202,14 +202,14 @@ def related_words(question: Question, names: Collection[str]) -> Mapping[str, st
     related: dict[str, str] = {}
     for stem in stems:
         if stem not in left_out:
-            for other in find_related([stem], question.language):
+            for other in find_related(stem, question.language):
                 related.setdefault(other, stem)
     return {other: stem for other, stem in related.items() if other not in question.stems}
 
 
 @cache
 def _saying_stems() -> frozenset[str]:
-    return frozenset({"recommend", "say", "tell", "mention"} | find_related(["recommend"], "en"))
+    return frozenset({"recommend", "say", "tell", "mention", *find_related("recommend", "en")})
 
 
 def weigh_words(

@@ -9,7 +9,7 @@ from a list of subjects that people talk about, not from a set of questions.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -21,18 +21,17 @@ _LANGUAGES = ("en", "de", "fr", "es", "ja", "zh")
 _HIRAGANA = re.compile("[\u3041-\u309f]+$")  # the endings of words
 _LEAST_LETTERS = 4  # of a word that stands for those of other languages
 
-Related = Mapping[str, frozenset[str]]
+Related = Mapping[str, tuple[str, ...]]
 
 
-def find_related(stems: Iterable[str], language: str) -> set[str]:
-    """Return the stems of the words that are related to some of a question's words.
+def find_related(stem: str, language: str) -> tuple[str, ...]:
+    """Return the stems of the words that are related to a word of a question, sorted.
 
     Args:
-        stems: of the question's words.
+        stem: of the word.
         language: of the question, as an ISO 639-1 code; empty for English.
     """
-    related = load_related().get(language or "en", {})
-    return {other for stem in stems for other in related.get(stem, ())}
+    return load_related().get(language or "en", {}).get(stem, ())
 
 
 @cache
@@ -63,7 +62,7 @@ def load_related() -> Mapping[str, Related]:
             for language in concept:
                 relate(concept, found, language)
     return {
-        language: {stem: frozenset(others - {stem}) for stem, others in table.items()}
+        language: {stem: tuple(sorted(others - {stem})) for stem, others in table.items()}
         for language, table in related.items()
     }
 

@@ -16,7 +16,7 @@ from remora.testing.stores import long_term_row
 
 def related(question: str) -> set[str]:
     asked = Question(question)
-    return find_related(asked.stems, asked.language)
+    return {other for stem in asked.stems for other in find_related(stem, asked.language)}
 
 
 @pytest.mark.parametrize(
