@@ -279,32 +279,28 @@ class ContextFitter:
         room = max(int(budget * self._instructions_share), min(budget // 5, _LEAST_INSTRUCTIONS))
         frame = self._counter.count(instructions_text(()))
         left = room - frame
-        lines: list[str] = []
+        lines: dict[str, str] = {}
         for item in items:
             said = datetime.fromtimestamp(item.created_us / 1_000_000, UTC)
             line = instruction_line(item.content, said)
             tokens = self._counter.count(f"- {line}\n")
             if tokens <= left:
                 left -= tokens
-                lines.append(line)
+                lines[item.id] = line
             elif left < _SHORTEST_INSTRUCTION:
                 break
-        while lines and self._counter.count(instructions_text(lines)) > room:
-            lines.pop()
-        if len(lines) < len(items):
+        while lines and self._counter.count(instructions_text([*lines.values()])) > room:
+            lines.popitem()
+        omitted = [item.tokens for item in items if item.id not in lines]
+        source = msgspec.structs.replace(source, count=len(lines))
+        if omitted:
             probe("instructions_left_out")
             detail = (
                 f"{room} tokens are for them (context.instructions_share), {frame} of these for "
                 "what says what they are"
             )
-            tokens = sum(item.tokens for item in items) - sum(map(self._counter.count, lines))
-            omitted = len(items) - len(lines)
-            source = Source(
-                "omitted", len(lines), detail, omitted=omitted, omitted_tokens=max(tokens, 0)
-            )
-        else:
-            source = msgspec.structs.replace(source, count=len(lines))
-        return instructions_text(lines) if lines else "", source
+            source = Source("omitted", len(lines), detail, None, len(omitted), sum(omitted))
+        return instructions_text([*lines.values()]) if lines else "", source
 
     def _fit_synopsis(
         self, gathered: Gathered, instructions: str, room: int

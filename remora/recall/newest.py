@@ -13,7 +13,6 @@ from functools import cached_property
 
 from remora.actors.policies.bm25 import words
 from remora.languages.patterns import late
-from remora.languages.personal import SINGLE
 from remora.recall.traits import asks
 from remora.storage.ports import MemoryRow
 
@@ -54,7 +53,6 @@ def order_newest_first(
     rows: Sequence[MemoryRow],
     scores: Sequence[float],
     stated: Sequence[bool] = (),
-    matter: str = "",
 ) -> list[int] | None:
     """The places of the first rows in their new order; None if nothing changes.
 
@@ -63,18 +61,16 @@ def order_newest_first(
         stems: of its words.
         rows: the best, best first.
         scores: theirs.
-        stated: which of them state the matter of their user that is asked about.
-        matter: see `remora.languages.personal.find_matter`.
+        stated: which of them state what is asked of their user, of which one statement holds.
     """
     if len(rows) < 2 or _OF_PAST().search(question) is not None:
         return None
     said = [_Said(row, frozenset(stems)) for row in rows]
     order = list(range(len(rows)))
-    if matter in SINGLE:
-        places = [place for place, states in enumerate(stated) if states]
-        newest = sorted(places, key=lambda place: -rows[place].created_us)
-        for place, row in zip(places, newest, strict=True):
-            order[place] = row
+    places = [place for place, states in enumerate(stated) if states]
+    newest = sorted(places, key=lambda place: -rows[place].created_us)
+    for place, row in zip(places, newest, strict=True):
+        order[place] = row
     for here in range(len(order)):
         for there in range(here + 1, len(order)):
             older, newer = order[here], order[there]

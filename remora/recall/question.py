@@ -191,20 +191,19 @@ def related_words(question: Question, names: Collection[str]) -> Mapping[str, st
 
     Args:
         question: the question.
-        names: words of speakers' names, in lower case.
+        names: stems of words of speakers' names: nothing is related to them.
     """
     if question.identifiers:
         return {}
-    left_out = frozenset(stem_words([*names]))
     stems: Sequence[str] = question.stems
     if question.language in {"", "en"}:
         stems = stem_words(question.words_with_near_ones)
     related: dict[str, str] = {}
     for stem in stems:
-        if stem not in left_out:
+        if stem not in names:
             for other in find_related(stem, question.language):
                 related.setdefault(other, stem)
-    return {other: stem for other, stem in related.items() if other not in question.stems}
+    return related
 
 
 @cache

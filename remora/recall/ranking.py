@@ -44,7 +44,7 @@ import msgspec
 
 from remora.actors.policies.text_index import rarity
 from remora.config import RecallConfig
-from remora.languages.personal import states
+from remora.languages.personal import SINGLE, states
 from remora.recall.days import of_days_named, weigh_messages
 from remora.recall.newest import DEPTH, order_newest_first
 from remora.recall.question import Question
@@ -301,15 +301,10 @@ def rank(
         places, score = places[order], score[order]
     if matches.dated is None:
         first = [rows[place] for place in places[:DEPTH].tolist()]
-        stated = () if matches.answers is None else matches.answers[places[:DEPTH]] > 0
-        newest = order_newest_first(
-            question.text,
-            question.stems,
-            first,
-            score[:DEPTH].tolist(),
-            [*stated],
-            question.matter,
-        )
+        scores, stated = score[:DEPTH].tolist(), []
+        if matches.answers is not None and question.matter in SINGLE:
+            stated = (matches.answers[places[:DEPTH]] > 0).tolist()
+        newest = order_newest_first(question.text, question.stems, first, scores, stated)
         if newest is not None:
             places[: len(newest)] = places[newest]
     columns = {}

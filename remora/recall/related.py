@@ -9,7 +9,7 @@ from a list of subjects that people talk about, not from a set of questions.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -43,49 +43,57 @@ def load_related() -> Mapping[str, Related]:
     same_stems = frozenset(data["same_stems"].split())
     related: dict[str, dict[str, set[str]]] = {language: {} for language in _LANGUAGES}
 
-    def relate(concept: Mapping[str, str], others: Collection[str], language: str) -> None:
-        for stem in _stems(concept.get(language, ""), language):
-            related[language].setdefault(stem, set()).update(others)
+    def relate(own: Mapping[str, Collection[str]], others: Mapping[str, Collection[str]]) -> None:
+        for language, stems in own.items():
+            for stem in stems:
+                related[language].setdefault(stem, set()).update(others[language])
 
-    concepts: list[dict[str, str]] = data["concepts"]
-    crossing = [{*_crossing_stems(concept, same_stems)} for concept in concepts]
+    concepts = [_Concept(one, same_stems) for one in data["concepts"]]
     by_first_word: dict[str, set[str]] = {}
-    for concept, stems in zip(concepts, crossing, strict=True):
-        by_first_word.setdefault(concept["en"].split()[0], set()).update(stems)
-        for language in concept:
-            relate(concept, {*stems, *_stems(concept[language], language)}, language)
+    for one in concepts:
+        by_first_word.setdefault(one.words["en"][0], set()).update(one.crossing)
+        relate(one.stems, {language: own | one.crossing for language, own in one.stems.items()})
     for kind, things in data["kinds"].items():
-        found = {*_stems(things, "en")}
-        found.update(stem for one in things.split() for stem in by_first_word.get(one, ()))
-        named = [concept for concept in concepts if kind in concept["en"].split()]
-        for concept in named or [{"en": kind}]:
-            for language in concept:
-                relate(concept, found, language)
+        found = {stem for thing in things.split() for stem in _stems(thing, "en")}
+        found.update(stem for thing in things.split() for stem in by_first_word.get(thing, ()))
+        named = [one.stems for one in concepts if kind in one.words["en"]]
+        for own in named or [{"en": {*_stems(kind, "en")}}]:
+            relate(own, dict.fromkeys(own, found))
     return {
         language: {stem: tuple(sorted(others - {stem})) for stem, others in table.items()}
         for language, table in related.items()
     }
 
 
-def _crossing_stems(concept: Mapping[str, str], same_stems: Collection[str]) -> Iterator[str]:
-    """The stems that stand for a concept in questions of other languages."""
-    for language, text in concept.items():
-        for word in text.split():
-            if not word.isascii() or len(word) >= _LEAST_LETTERS:
-                stems = _stems(word, language)
-                yield from (stem for stem in stems if stem not in same_stems)
+class _Concept:
+    """Words that say nearly the same, by language.
+
+    Attributes:
+        words: as they are written.
+        stems: theirs.
+        crossing: those stems that stand for the concept in questions of other languages.
+    """
+
+    def __init__(self, texts: Mapping[str, str], same_stems: Collection[str]) -> None:
+        self.words = {language: text.split() for language, text in texts.items()}
+        self.stems: dict[str, set[str]] = {language: set() for language in texts}
+        self.crossing: set[str] = set()
+        for language, words_of_it in self.words.items():
+            for word in words_of_it:
+                stems = {*_stems(word, language)}
+                self.stems[language] |= stems
+                if not word.isascii() or len(word) >= _LEAST_LETTERS:
+                    self.crossing |= stems.difference(same_stems)
 
 
-def _stems(text: str, language: str) -> Iterator[str]:
-    """The stems by which words are searched, of Japanese and Chinese the longest pieces."""
-    for word in text.split():
-        if language in STEMMED:
-            own = (
-                word if language == "en" else make_stemmer(STEMMED[language]).stemWord(word.lower())
-            )
-            yield from words(own)
-        else:
-            pieces = [one for one in words(pair_characters(word)) if not _HIRAGANA.match(one)]
-            longest = max(map(len, pieces), default=0)
-            if longest > 1 or len(word) == 1:  # one character of a longer word says something else
-                yield from (piece for piece in pieces if len(piece) == longest)
+def _stems(word: str, language: str) -> list[str]:
+    """The stems by which a word is searched, in Japanese and Chinese the longest pieces."""
+    if language == "en":
+        return words(word)
+    if language in STEMMED:
+        return words(make_stemmer(STEMMED[language]).stemWord(word.lower()))
+    pieces = [one for one in words(pair_characters(word)) if not _HIRAGANA.match(one)]
+    longest = max(map(len, pieces), default=0)
+    if longest == 1 < len(word):  # one character of a longer word says something else
+        return []
+    return [piece for piece in pieces if len(piece) == longest]

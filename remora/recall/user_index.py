@@ -299,9 +299,8 @@ def find_matches(
     """
     parts, traits = searched.parts, searched.traits
     said = _words_said(parts, question.vocabulary)
-    names = traits.words_of_names
-    weights = weigh_words(question, names, said, config.near_words)
-    related = related_words(question, names) if config.near_words else {}
+    weights = weigh_words(question, traits.words_of_names, said, config.near_words)
+    related = related_words(question, traits.stems_of_names) if config.near_words else {}
     terms = _make_terms(weights, related, config.near_words)
     found = _look_up(parts, terms.hashes)
     scores = {name: joined(scores_together(found[name], terms)) for name in _TEXTS}
