@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents, make_stemmer, plain_letters
@@ -33,9 +33,10 @@ _ASKS_TO = re.compile(r"^(?:please,? |and )*(?:can|could|would) you\b")
 _BLANKS = bytes(
     one if 97 <= one <= 122 else one + 32 if 65 <= one <= 90 else 32 for one in range(256)
 )
-# The first two bytes of a letter of the languages that are not ASCII alone; what frames texts in
-# MessagePack has bytes over 127, too, but seldom such two.
-_LENGTHS = re.compile(rb"\xd9.|\xda..", re.DOTALL)  # of texts: a letter to the first word
+# Before a text MessagePack has its length, which may look like a letter of its first word.
+_LENGTHS = re.compile(rb"\xd9.|\xda..", re.DOTALL)
+# The first two bytes of a letter that is not ASCII, in the languages that have some. What else
+# MessagePack puts around texts has bytes over 127, too, but seldom such two.
 _OTHER_LETTERS = re.compile(rb"[\xc3-\xc5\xd0\xd1\xe3-\xe9][\x80-\xbf]")
 _OF_ANSWERS = late(
     r"answer|repl(?:y|ies)|respon|speak|talk|write (?:to me|in)\b|keep (?:it|them)|explain"
@@ -134,7 +135,7 @@ def load_signs() -> None:
 
 
 @cache
-def _tables() -> Mapping[str, Mapping[str, object]]:
+def _tables() -> Mapping[str, Mapping[str, Any]]:
     import tomllib  # noqa: PLC0415
 
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
@@ -156,9 +157,10 @@ def _signs_of_ascii() -> frozenset[bytes]:
 
 @cache
 def _pattern_of(language: str) -> re.Pattern[str]:
-    patterns = _tables()[language]["patterns"]
-    assert isinstance(patterns, list)
-    whole = "|".join(f"(?:{one})" for one in patterns)
+    table = _tables()[language]
+    whole = "|".join(f"(?:{one})" for one in table["patterns"])
+    for name, part in table.get("parts", {}).items():
+        whole = whole.replace(f"<{name}>", part)
     return re.compile(whole if whole.isascii() else fold_accents(whole))
 
 

@@ -190,7 +190,7 @@ _MATTERS: Mapping[str, _Matter] = {
             r"wie alt bin ich|wann (?:bin ich geboren|habe ich geburtstag|ist mein geburtstag)",
             r"quel age (?:ai-je|j'ai)|j'ai quel age|quand (?:suis-je nee?|est mon anniversaire)",
             r"cuantos anos tengo|cuando (?:naci|es mi cumpleanos|cumplo)",
-            "(?:私|僕|俺)(?:は|って)(?:何歳|いくつ)|(?:(?<!の)|(?<=[私僕俺]の))誕生日(?:は|って)いつ",
+            rf"(?:私|僕|俺)(?:は|って)(?:何歳|いくつ)|{_OWN_JA}誕生日(?:は|って)いつ",
             "我(?:今年)?(?:几岁|幾歲|多大)|我的?生日|我(?:是)?(?:什么|什麼)时候出生",
         ),
         (
