@@ -381,7 +381,8 @@ async def _load_parts(base: Foundation) -> None:
         if options.config.long_term.enabled:
             await run_in_thread(compile_patterns)
             await base.index.store()
-        embedded = options.embedder is None and options.config.models.embedder == "wordllama"
+        here = options.config.models.embedder in {"wordllama", "minilm"}
+        embedded = options.embedder is None and here
         if embedded and base.models.embedder is not None:
             await embed_texts(base.models.embedder, ["warm"])
         if options.config.models.reranker == "minilm" and base.models.reranker is not None:

@@ -53,7 +53,7 @@ _Vectors = npt.NDArray[np.int8]
 
 
 class MiniLMEmbedder:
-    """Implements `remora.models.Embedder`. Loaded at first use, in a thread.
+    """Implements `remora.Embedder`. Loaded at first use, in a thread.
 
     A text counts by its first 256 tokens, in 15 ms of processor time. Near words are wordllama's.
 
