@@ -47,7 +47,7 @@ from remora.runtime.concurrency import run_in_thread_if
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-# -- langGraph's checkpoints as values of keyed state: their keys, and bytes in them ---------------
+# -- LangGraph's checkpoints as values of keyed state: their keys, and bytes in them ---------------
 
 CHECKPOINTS, WRITES, BLOBS, PIECES = "checkpoint/", "write/", "value/", "piece/"
 SAID = "said"

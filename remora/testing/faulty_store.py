@@ -148,7 +148,7 @@ class FaultyStore:
         raise await self._error(doing, fault)
 
     async def _next_fault(self) -> StoreFault | None:
-        """What is left to go wrong, after the time that it takes."""
+        """Return what is left to go wrong, after the time that it takes."""
         fault = self._fault()
         await anyio.sleep(self._latency_s())
         if fault != "hang":

@@ -51,7 +51,7 @@ class JournalAccess:
         raise NotImplementedError
 
     def process_target(self) -> tuple[str, str]:
-        """What another process opens the same journal with.
+        """Return the arguments by which another process opens the same journal.
 
         For ``processes``. It calls the function with the text, and awaits what that returns.
 

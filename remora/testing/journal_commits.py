@@ -93,7 +93,7 @@ async def a_refused_write_leaves_nothing(opened: OpenJournal) -> None:
 
 
 async def outcomes_are_told_in_the_order_of_queueing(opened: OpenJournal) -> None:
-    """Those of one session, though one of them is refused; and what is told is what is stored."""
+    """The outcomes of a session come in order, though one is a refusal; what is told is stored."""
     async with running_journal(await opened()) as journal:
         sid, impossible = await _trim(journal)
         outcomes = Outcomes(journal)

@@ -132,7 +132,7 @@ async def a_retry_after_a_broken_connection_has_one_effect(access: JournalAccess
 
 
 async def a_late_commit_changes_nothing(access: JournalAccess) -> None:
-    """What the database still has of a broken connection is not stored after the next write.
+    """A commit that the database still has of a broken connection is not stored later.
 
     The journal may wait for it, and acknowledge it then.
     """
@@ -213,7 +213,7 @@ async def _owner_process(access: JournalAccess) -> AsyncIterator[_OwnerProcess]:
 
 
 async def a_killed_owner_loses_nothing(access: JournalAccess) -> None:
-    """What a process acknowledged before SIGKILL is there, in order, and nothing twice."""
+    """All that a process acknowledged before SIGKILL is there, in order, and nothing twice."""
     async with _owner_process(access) as owner:
         await owner.read_until(20)
         owner.send(signal.SIGKILL)

@@ -101,7 +101,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
 
 
 async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> None:
-    """Its messages, and its memories, working memory and synopsis in the user's actor."""
+    """The session's messages go, and its memories, working memory and synopsis of the user's."""
     async with open_runtime(opened) as runtime:
         alice = runtime.user("alice")
         for name in ("chat", "other"):

@@ -131,7 +131,7 @@ async def a_former_owner_changes_nothing_else(opened: OpenJournal) -> None:
 
 
 async def an_owner_that_stood_still_stores_nothing(opened: OpenJournal) -> None:
-    """What it had queued before the claim is refused when its process goes on."""
+    """Writes that it had queued before the claim are refused when its process goes on."""
     async with running_journal(await opened()) as journal:
         sid = await open_actor(journal, CHAT)
     former = await opened()
@@ -150,7 +150,7 @@ async def an_owner_that_stood_still_stores_nothing(opened: OpenJournal) -> None:
 
 
 async def a_commit_under_a_claim_is_stored_before_it_or_never(opened: OpenJournal) -> None:
-    """What the new owner reads first does not change, and holds all that was acknowledged."""
+    """The new owner's first read does not change, and holds all that was acknowledged."""
     for delay in range(6):  # the claim comes at another step of the commit
         await _claim_during_commits(opened, SessionKey("alice", f"s{delay}"), delay)
 

@@ -126,7 +126,7 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
 
 
 async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
-    """What is being indexed, with its neighbours, and what a job or dead letter reads."""
+    """Messages that are being indexed stay, with neighbours, and so does what a job reads."""
     key = SessionKey("alice", "chat")
     async with open_runtime(opened) as runtime:
         chat = runtime.session(*key)

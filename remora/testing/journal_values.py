@@ -306,7 +306,7 @@ async def jobs_keep_their_attempts(opened: OpenJournal) -> None:
 
 
 async def progress_never_goes_back(opened: OpenJournal) -> None:
-    """What is indexed only grows, in one commit or several, in whatever order it is said."""
+    """The indexed part only grows, in one commit or several, in whatever order it is said."""
 
     def story(chat: int, other: int, _: int) -> list[list[Any]]:
         said = tuple(make_entry(place, f"m{place}") for place in range(1, 9))

@@ -59,7 +59,7 @@ async def open_actor(journal: Journal, key: SessionKey | UserKey) -> int:
 
 
 async def texts(journal: Journal, key: SessionKey = CHAT) -> list[str]:
-    """What was said in a session, by a read of its messages."""
+    """Return the texts of a session, by a read of its messages."""
     entries = await journal.read(key, 1, EVERYTHING)
     return [msgspec.msgpack.decode(entry.chat)["content"] for entry in entries]
 

@@ -166,7 +166,7 @@ async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) ->
 
 
 async def a_key_has_one_effect(opened: OpenJournal) -> None:
-    """Whether it comes again at once, or after opening again."""
+    """A key that comes again has no second effect, at once or after opening again."""
     async with open_runtime(opened) as runtime:
         first = await runtime.session("alice", "chat").append(user_message("once"), key="k")
     async with open_runtime(opened) as runtime:
@@ -191,7 +191,7 @@ async def sessions_and_users_are_apart(opened: OpenJournal) -> None:
 
 
 async def a_fold_keeps_what_it_takes(opened: OpenJournal) -> None:
-    """What is compacted is in the summary, also after opening again, and stays in the history."""
+    """Compacted messages are in the summary, also after opening again, and in the history."""
     texts = [f"message {n}" for n in range(12)]
     policy = BufferPolicy.window(4, fold="summary")
     async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:
@@ -221,7 +221,7 @@ async def clearing_keeps_the_history(opened: OpenJournal) -> None:
 
 
 async def the_past_can_be_looked_at(opened: OpenJournal) -> None:
-    """What was deleted or rewound is gone, and is there at an earlier message."""
+    """Deleted and rewound messages are gone, and are there at an earlier message."""
     async with open_runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append([user_message(f"m{n}") for n in range(1, 8)])
@@ -327,7 +327,7 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
 
 
 async def a_job_goes_on_where_it_was(opened: OpenJournal) -> None:
-    """What a job has done is taken off it, and brings back none that has ended."""
+    """The done part of a job is taken off it, and brings back none that has ended."""
     key = SessionKey("alice", "chat")
     job = Job("facts-1", "elsewhere", key, FactsSpec(1, 1, 9))
     rest = msgspec.structs.replace(job, payload=FactsSpec(1, 5, 9))

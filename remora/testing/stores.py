@@ -147,7 +147,7 @@ async def an_empty_store_finds_nothing(store: LongTermStore) -> None:
 
 
 async def a_repeated_row_is_one_row(store: LongTermStore) -> None:
-    """What may be there already is not doubled, alone or among others, and stays as it was."""
+    """A row that may be there already is not doubled, alone or among others."""
     first = long_term_row("r1", "The cat is called Figaro")
     await _add(store, first)
     await _add(store, first, long_term_row("r2", "The dog is called Rex"), may_exist=True)
@@ -157,7 +157,7 @@ async def a_repeated_row_is_one_row(store: LongTermStore) -> None:
 
 
 async def a_row_twice_in_one_call_is_one_row(store: LongTermStore) -> None:
-    """Whether an earlier attempt is in doubt or not."""
+    """The row is stored once, whether an earlier attempt is in doubt or not."""
     rows = [long_term_row(f"r{number}", f"apple {number}") for number in range(3)]
     await _add(store, *rows, *rows)
     more = [*rows, long_term_row("r3", "apple 3")]

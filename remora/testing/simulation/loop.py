@@ -254,7 +254,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         func: Callable[[Unpack[Args]], T],
         *args: *Args,
     ) -> asyncio.Future[T]:
-        """What a thread would do: one step, some time later."""
+        """Do what a thread would do: one step, some time later."""
         future: asyncio.Future[T] = self.create_future()
 
         def work() -> None:

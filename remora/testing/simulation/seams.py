@@ -133,7 +133,7 @@ def _writes(function: Callable[[], Any]) -> bool:
 
 
 def _is_transaction(function: object) -> TypeGuard[partial[None]]:
-    """Whether it is `JournalConnection.run`, or what it submitted, in the connection's thread."""
+    """Return whether it is `JournalConnection.run`, or what that submitted to the thread."""
     called = getattr(function, "func", None)
     return called is run_submitted or (
         getattr(called, "__func__", called) is JournalConnection.run_in_place

@@ -213,7 +213,7 @@ class World:
     # -- what a life is made of --------------------------------------------------------------------
 
     def luck(self, port: str) -> Callable[..., Any]:
-        """What goes wrong with the next use of a port, by the plan: what faulty ports ask."""
+        """Return what goes wrong with the next use of a port, by the plan; faulty ports ask."""
         return self._luck[port]
 
     def calm(self) -> None:
@@ -227,7 +227,7 @@ class World:
 
     @property
     def kept(self) -> tuple[Journal, LongTermStore] | None:
-        """What is durable, to be looked at while no runtime is open.
+        """Return what is durable, to be looked at while no runtime is open.
 
         None where it is in files, or there is nothing yet.
         """
