@@ -390,8 +390,12 @@ def searchable_rows(rows: Sequence[MemoryRow], language: str) -> list[MemoryRow]
 
 
 def _with_named_days(turn: str, row: MemoryRow) -> str:
-    """The line of a row, with the days that its message names behind the message's own date."""
-    if row.memory_type != "message" or not turn.startswith("("):
+    """The line of a row, with the days that its message names behind the message's own date.
+
+    A line whose date a hook has removed gets none.
+    """
+    head = dated_line(row.created_us, "")
+    if row.memory_type != "message" or not turn.startswith(head):
         return turn
     days = name_days(row.content, row.created_us // _DAY_US)
     return turn.replace(")", f"; {days})", 1) if days else turn

@@ -150,6 +150,8 @@ def test_a_message_is_searched_by_the_days_that_it_names() -> None:
     assert first.turn == "(8 May 2023; 7 May 2023) Ann: Yesterday we moved."
     assert first.content == said[0].content
     assert second == said[1]
+    redacted = [replace(said[0], turn="(a day) Ann: Yesterday we moved.")]
+    assert searchable_rows(redacted, "en") == redacted, "a hook took the date away"
 
 
 def test_without_a_year() -> None:
