@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from remora.api.health import Health
 from remora.api.statistics import RuntimeStatistics
@@ -21,7 +21,11 @@ from remora.errors import OwnershipLost, RuntimeClosed
 from remora.faces import publish
 from remora.runtime.meters import Histogram
 
-__all__ = ["CONTENT_TYPE", "Observable", "exposition", "render"]
+if TYPE_CHECKING:
+    from remora.api.base import BaseRuntime
+    from remora.blocking import Runtime as BlockingRuntime
+
+__all__ = ["CONTENT_TYPE", "exposition", "render"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of the text: Prometheus' own format."""
@@ -41,19 +45,7 @@ class Family(NamedTuple):
     samples: Sequence[_Sample]
 
 
-class Observable(Protocol):
-    """The port of what has figures: a runtime, a memory in shards, one that is connected to."""
-
-    def statistics(self) -> RuntimeStatistics:
-        """See `remora.Runtime.statistics`."""
-        ...
-
-    def health(self) -> Health:
-        """See `remora.Runtime.health`."""
-        ...
-
-
-def render(runtime: Observable) -> str:
+def render(runtime: BaseRuntime | BlockingRuntime) -> str:
     """Return what a runtime's figures are now, in Prometheus' text format.
 
     See docs/how-to/monitoring.md.

@@ -30,8 +30,9 @@ from remora.actors.user.messages import (
     Remember,
     SearchWorking,
 )
+from remora.api.base import BaseRuntime, holder_of
 from remora.api.runtime import Runtime
-from remora.api.shards import built_of, holder_of
+from remora.api.shards import built_of
 from remora.api.threads import original_of
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, user_key
@@ -91,10 +92,10 @@ def trace_calls(
     if contents is None:
         contents = os.environ.get(_CONTENTS, "").strip().lower() == "true"
     tracer = get_tracer("remora", tracer_provider=tracer_provider)
+    if not isinstance(original, BaseRuntime):
+        raise InvalidInput(f"trace_calls takes a runtime, not {type(runtime).__name__}")
     for shard in getattr(original, "shards", [original]):
-        holder = holder_of(shard) if isinstance(shard, Runtime) else getattr(shard, "holder", None)
-        if not isinstance(holder, PartsHolder):
-            raise InvalidInput(f"trace_calls takes a runtime, not {type(runtime).__name__}")
+        holder = holder_of(shard)
         if holder.phase == "open":
             raise InvalidInput("the runtime is open: call trace_calls before that")
         _Tracing(tracer, contents=contents).attach(holder, shard)

@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import ref
 
+from remora.api.base import BaseRuntime, holder_of
 from remora.api.health import of_problems
 from remora.api.runtime import Runtime
-from remora.api.shards import built_of, holder_of
+from remora.api.shards import built_of
 from remora.api.statistics import RuntimeStatistics
 from remora.api.threads import original_of
-from remora.cluster.sharded import ShardedRuntime
 from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
 from remora.metrics import Family, families_of
 from remora.runtime.limits import RegistryStatistics
@@ -130,7 +130,7 @@ def _attach(
 class _Figures:
     """Reads the figures of a runtime, once for all instruments that are collected together."""
 
-    def __init__(self, runtime: Runtime | ShardedRuntime, more: dict[str, str]) -> None:
+    def __init__(self, runtime: BaseRuntime, more: dict[str, str]) -> None:
         self._runtime = ref(runtime)
         self._more = more
         self._read: dict[str, Family | None] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -54,7 +54,7 @@ from remora.recall.planner import Planner
 from remora.recall.recall import Recall
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
-from remora.runtime.concurrency import run_to_end
+from remora.runtime.concurrency import Progress, run_to_end
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.locks import SharedLocks
@@ -79,9 +79,6 @@ from remora.services.work import LocalWork
 from remora.storage.export.transfer import SessionExport, TransferReport
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import BatchCounter, TokenCounter, count_message
-
-if TYPE_CHECKING:
-    from remora.maintenance.export import Progress
 
 _logger = get_logger(__name__)
 _IDLE_CHECK_S = 15.0  # of the process that computes

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-import anyio
 import msgspec
 
 from remora.actors.blocks.base import BlocksLike
@@ -17,18 +15,14 @@ from remora.actors.blocks.state import check_blocks
 from remora.actors.policies.buffer import PolicyLike, policy_from_config, resolve_policy
 from remora.actors.policies.redaction import BackgroundHook, validate_hook
 from remora.actors.policies.scoring import heuristic_score
-from remora.api.batches import append_batches
+from remora.api.base import BaseRuntime
 from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
-from remora.api.operations import Operations
+from remora.api.operator import LocalOperator, Operator
 from remora.api.options import JournalLike, Options, check_options
-from remora.api.session import Session
-from remora.api.shared import SharedScope
-from remora.api.user import User
 from remora.config import Config
-from remora.errors import ConfigError, NotReady, RemoraError
-from remora.ids import validate_id
-from remora.messages import ChatDict, MessageLike, Receipt, encode_message
+from remora.errors import ConfigError
+from remora.messages import ChatDict
 from remora.models.ports import (
     ChatModelLike,
     EmbedderLike,
@@ -41,22 +35,13 @@ from remora.models.ports import (
 from remora.runtime.clock import Clock, SystemClock
 from remora.services.arguments import (
     check_directory,
-    check_flag,
-    check_function,
-    check_int,
-    check_path,
-    check_seconds,
-    collect,
 )
-from remora.storage.export.transfer import TransferReport
+from remora.services.parts import PartsHolder
 from remora.storage.ports import LongTermStore
-from remora.tokens import TokenCounter, count_message
-
-if TYPE_CHECKING:
-    from remora.maintenance.export import Progress
+from remora.tokens import TokenCounter
 
 
-class Runtime(Operations):
+class Runtime(BaseRuntime):
     """Conversation memory for one process: ``async with Runtime("memory/") as runtime: …``.
 
     Args:
@@ -191,111 +176,26 @@ class Runtime(Operations):
     def __repr__(self) -> str:
         return f"Runtime({self._lifetime.holder.described})"
 
-    # -- handles -----------------------------------------------------------------------------------
+    # -- of the base -------------------------------------------------------------------------------
 
-    def user(self, user: str) -> User:
-        """A handle on a user.
+    @property
+    def _holders(self) -> Sequence[PartsHolder]:
+        return (self._lifetime.holder,)
 
-        Raises:
-            InvalidId: the id cannot name a user.
-        """
-        return User(self._lifetime.holder, validate_id(user, "a user id"))
+    @property
+    def _operator(self) -> Operator:
+        return LocalOperator(self._lifetime)
 
-    def session(self, user: str, session: str) -> Session:
-        """Short for ``runtime.user(user).session(session)``."""
-        return self.user(user).session(session)
-
-    def shared(self, name: str) -> SharedScope:
-        """A handle on a memory that agents share, of any user or none.
-
-        Raises:
-            InvalidId: the name is not valid.
-        """
-        return SharedScope(self._lifetime.holder, validate_id(name, "a shared scope's name"))
-
-    # -- life --------------------------------------------------------------------------------------
-
-    async def start(self) -> Self:
-        """Open the runtime, as entering ``async with`` does; returns the runtime.
-
-        Close it with `aclose`, from any task of the same event loop. Prefer ``async with``, which
-        closes it in every case. A closed runtime can be opened again, on another event loop as
-        well; one in memory is then empty, and one that was given a journal or a store as an object
-        is refused.
-
-        Raises:
-            RuntimeClosed: the runtime closed the journal or store that it was given, or another
-                task closed it while it opened.
-            InvalidInput: it is open already, or the event loop is not asyncio's.
-            WrongLoop: it is open on another event loop.
-            ConfigError, DirectoryLocked, DirectoryUnusable, JournalTooNew, JournalDamaged,
-                EmbedderChanged: see `Runtime`.
-        """
+    async def _open(self) -> None:
         await self._lifetime.start()
-        return self
 
-    async def aclose(self) -> None:
-        """Refuse new requests, finish accepted ones, leave jobs for the next start, and close.
-
-        Leaving ``async with`` does the same. Any task of the runtime's event loop may call it, and
-        more than once. It returns when the directory is free.
-
-        Raises:
-            ReentrantAsk: called from background work: a chat model, a memory block, an embedder.
-            WrongLoop: the runtime is open on another event loop.
-        """
+    async def _close(self) -> None:
         await self._lifetime.aclose()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         lifetime: Lifetime | None = getattr(self, "_lifetime", None)  # None: bad options
         if lifetime is not None and lifetime.holder.phase == "open":
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-
-    async def ready(self, *, timeout_s: float | None = None) -> None:
-        """Wait until models and tables are loaded, so that the first recall is as fast as others.
-
-        Loading begins when the runtime opens, in the background, and takes a second or more.
-        Appends and `Session.load` without a query need none of it. Call this before a server takes
-        traffic, or in its readiness probe: once everything is loaded, it returns at once. What
-        failed to load is tried again by each call. Models behind a network are not called.
-
-        Args:
-            timeout_s: seconds to wait; None for no limit. Loading goes on afterwards.
-
-        Raises:
-            NotReady: it took longer than `timeout_s`.
-            LongTermError: long-term memory cannot be opened.
-            ModelError: the embedded embedder cannot be loaded.
-            RuntimeClosed: the runtime is not open, or closed before it was ready.
-            InvalidInput: `timeout_s` is not a number of seconds.
-        """
-        check_seconds(timeout_s, "timeout_s")
-        warm_up = self._lifetime.internals.warm_up
-        with anyio.move_on_after(timeout_s):
-            return await warm_up.result()
-        raise NotReady(f"models and tables were not loaded within {timeout_s:g} s; call it again")
-
-    async def settle(self) -> None:
-        """Wait until all background work that exists now is done, for tests and shutdown.
-
-        Rows that came in bulk are then in the indices of long-term memory as well.
-        """
-        parts = self._lifetime.internals
-        await parts.supervisor.drain_all()
-        await parts.index.index_written()
-
-    # -- state -------------------------------------------------------------------------------------
 
     @property
     def path(self) -> Path | None:
@@ -315,90 +215,6 @@ class Runtime(Operations):
             RuntimeClosed: the runtime is not open.
         """
         return self._lifetime.internals_anywhere
-
-    def message_tokens(self, message: MessageLike) -> int:
-        """Tokens of a chat message by the runtime's counter.
-
-        Raises:
-            InvalidMessage: it is not a chat message.
-        """
-        return count_message(self._lifetime.internals_anywhere.counter, encode_message(message)[1])
-
-    # -- many sessions -----------------------------------------------------------------------------
-
-    async def append_many(
-        self,
-        batches: Iterable[tuple[Session, MessageLike | Iterable[MessageLike], str | None]],
-        *,
-        concurrency: int = 64,
-    ) -> list[Receipt | RemoraError]:
-        """Append to many sessions of any users; each batch is all or none, as by `Session.append`.
-
-        Nothing is raised for a refused batch: the result has a `Receipt` or the exception for each,
-        in their order. Batches for one session keep their order.
-
-        Args:
-            batches: a session, one message or many, and an idempotency key or None.
-            concurrency: sessions at once.
-
-        Raises:
-            InvalidInput: `concurrency` is not positive.
-        """
-        check_int(concurrency, "concurrency", low=1)
-        self._lifetime.internals  # noqa: B018  # raises, although a refused batch does not
-        return await append_batches(collect(batches, "batches"), concurrency=concurrency)
-
-    async def export(
-        self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None
-    ) -> TransferReport:
-        """Write all sessions and users to a file or a directory (docs/reference/export-format.md).
-
-        Appends go on: each session is written as it is when its turn comes. `path` is complete and
-        on disk at the end; until then nothing is there.
-
-        Args:
-            path: a file that ends in ``.jsonl``; any other name becomes a directory of Parquet
-                files.
-            overwrite: replace what is there.
-            progress: called with the number of messages done, and of all.
-
-        Raises:
-            InvalidInput: `path` exists, or looks like a file and does not end in ``.jsonl``.
-            StorageError: the journal cannot be read, or the disk refused.
-        """
-        target = check_path(path, "path")
-        check_flag(overwrite, "overwrite")
-        check_function(progress, "progress")
-        transfers = self._lifetime.internals.transfers
-        return await transfers.export_to(target, overwrite=overwrite, progress=progress)
-
-    async def import_(
-        self, path: str | Path, *, skip_existing: bool = False, progress: Progress | None = None
-    ) -> TransferReport:
-        """Import what `export` wrote, here or elsewhere.
-
-        The whole export is checked before anything is written. Tokens are counted, and long-term
-        memory is embedded, by this runtime's own models, in the background: `settle` waits for
-        that. Idempotency keys are not imported. A crash leaves whole sessions; repeat the call with
-        `skip_existing`.
-
-        Args:
-            path: a file or a directory.
-            skip_existing: keep existing sessions as they are; otherwise nothing is imported if any
-                exists.
-            progress: called with the number of messages done, and of all.
-
-        Raises:
-            InvalidExport: it is not a complete export, `line` says where; nothing was written.
-            InvalidInput: a session exists, or there is nothing to read at `path`; nothing was
-                written.
-            RedactionFailed: the redaction hook failed on a session; those before it are there.
-        """
-        source = check_path(path, "path")
-        check_flag(skip_existing, "skip_existing")
-        check_function(progress, "progress")
-        transfers = self._lifetime.internals.transfers
-        return await transfers.import_from(source, skip_existing=skip_existing, progress=progress)
 
 
 def _make_absolute(path: Path) -> Path:

@@ -13,7 +13,6 @@ from remora.config import Config, Secret
 from remora.errors import ConfigError
 from remora.models.ports import Embedder
 from remora.services.index_directory import location_of
-from remora.services.parts import Parts, PartsHolder
 from remora.storage.layout import ShardLayout
 
 _LEAST_HOT_MB = 16
@@ -24,42 +23,14 @@ def options_of(runtime: Runtime) -> Options:
     return runtime._lifetime.options  # noqa: SLF001  # a part of the runtime
 
 
-def parts_of(runtime: Runtime) -> Parts:
-    """Return what the handles of an open runtime use, on its event loop.
-
-    Raises:
-        RuntimeClosed, OwnershipLost, WrongLoop: see `PartsHolder`.
-    """
-    return runtime._lifetime.holder.parts  # noqa: SLF001  # a part of the runtime
-
-
 def opened_parts(runtime: Runtime) -> Internals | None:
     """The parts of a runtime while it is open; any thread may ask."""
     return runtime._lifetime.opened  # noqa: SLF001  # a part of the runtime
 
 
-def home_of(runtime: Runtime) -> object:
-    """The event loop of an open runtime.
-
-    Raises:
-        RuntimeClosed: it is not open.
-    """
-    return runtime._lifetime.home  # noqa: SLF001  # a part of the runtime
-
-
-def holder_of(runtime: Runtime) -> PartsHolder:
-    """Return what gives a runtime's handles their parts."""
-    return runtime._lifetime.holder  # noqa: SLF001  # a part of the runtime
-
-
 def built_of(runtime: Runtime) -> Internals | None:
     """The parts of a runtime that opens, is open or was; None before."""
     return runtime._lifetime.built  # noqa: SLF001  # a part of the runtime
-
-
-def was_opened(runtime: Runtime) -> bool:
-    """Return whether the runtime is open, or was."""
-    return runtime._lifetime.holder.phase != "not opened"  # noqa: SLF001  # a part of the runtime
 
 
 def made_for_owner(runtime: Runtime, embedder: Embedder | None = None) -> Runtime:

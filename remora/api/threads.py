@@ -13,19 +13,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from remora.api.runtime import Runtime
+from remora.api.base import BaseRuntime, holder_of
 from remora.errors import InvalidInput, RuntimeClosed, WrongLoop
+from remora.services.parts import PartsHolder
 
 _Kind = TypeVar("_Kind", bound="type[Mirror]")
-_PARTS = ("_holder", "_lifetime", "_memory")  # of handles, of runtimes, of tools
-
-
-class _Life(Protocol):
-    @property
-    def home(self) -> object:
-        """The event loop of an open runtime."""
+_PARTS = ("_holder", "_holders", "_memory")  # of handles, of runtimes, of tools
 
 
 class Mirror:
@@ -37,7 +32,7 @@ class Mirror:
 
     kinds: ClassVar[dict[type, type[Mirror]]] = {}
 
-    def __init__(self, original: Any, runtime: Runtime) -> None:
+    def __init__(self, original: Any, runtime: BaseRuntime) -> None:
         self._original = original
         self._runtime = runtime
 
@@ -142,18 +137,18 @@ async def await_here(
     return await function(*arguments, **options)
 
 
-def is_open(runtime: Runtime) -> bool:
+def is_open(runtime: BaseRuntime) -> bool:
     """Return whether the runtime is open, on any event loop."""
-    return runtime._lifetime.holder.phase == "open"  # noqa: SLF001 - a part of the runtime
+    return holder_of(runtime).phase == "open"
 
 
-def name_opening(runtime: Runtime, words: str) -> None:
+def name_opening(runtime: BaseRuntime, words: str) -> None:
     """Say how an application opens the runtime, for those who use it before."""
-    runtime._lifetime.holder.entered = words  # noqa: SLF001 - a part of the runtime
+    holder_of(runtime).entered = words
 
 
 def call_on_loop(
-    runtime: Runtime, function: Callable[..., Any], *arguments: Any, **options: Any
+    runtime: BaseRuntime, function: Callable[..., Any], *arguments: Any, **options: Any
 ) -> Any:
     """Call a function, or await a coroutine function, on the event loop of an open runtime.
 
@@ -165,13 +160,13 @@ def call_on_loop(
             it, so the call would not begin.
         InvalidInput: it is not an event loop of asyncio.
     """
-    return _call_and_wait(runtime._lifetime, function, *arguments, **options)  # noqa: SLF001
+    return _call_and_wait(holder_of(runtime), function, *arguments, **options)
 
 
 def _call_and_wait(
-    life: _Life, function: Callable[..., Any], *arguments: Any, **options: Any
+    holder: PartsHolder, function: Callable[..., Any], *arguments: Any, **options: Any
 ) -> Any:
-    loop = _find_loop(life)
+    loop = _find_loop(holder)
     if _runs_here(loop):
         raise WrongLoop(
             "a blocking call on the runtime's own event loop would wait for itself; nothing was "
@@ -188,9 +183,9 @@ def _call_and_wait(
 
 
 async def _await_on_loop(
-    runtime: Runtime, function: Callable[..., Any], *arguments: Any, **options: Any
+    runtime: BaseRuntime, function: Callable[..., Any], *arguments: Any, **options: Any
 ) -> Any:
-    loop = _find_loop(runtime._lifetime)  # noqa: SLF001 - a part of the runtime
+    loop = _find_loop(holder_of(runtime))
     if _runs_here(loop):
         return await function(*arguments, **options)
     future = _start(loop, function, arguments, options)
@@ -203,8 +198,8 @@ async def _await_on_loop(
         raise RuntimeClosed("the event loop of the runtime ended before the call did") from e
 
 
-def _find_loop(life: _Life) -> asyncio.AbstractEventLoop:
-    loop: Any = life.home
+def _find_loop(holder: PartsHolder) -> asyncio.AbstractEventLoop:
+    loop: Any = holder.home
     if not isinstance(loop, asyncio.AbstractEventLoop):
         raise InvalidInput("remora.blocking needs a runtime on asyncio's event loop")
     return loop

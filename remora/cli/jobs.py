@@ -15,8 +15,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from remora.api.base import BaseRuntime
 from remora.api.dead_letters import check_droppable, no_dead_letter
-from remora.cli.opening import Memory, connect_owner, directory_of, open_runtime
+from remora.cli.opening import connect_owner, directory_of, open_runtime
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
 from remora.cluster.acting import Actions
@@ -129,7 +130,7 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask_owner(console: Console, memory: Memory, arguments: argparse.Namespace) -> int:
+async def _ask_owner(console: Console, memory: BaseRuntime, arguments: argparse.Namespace) -> int:
     """As `command_jobs`, of a memory in PostgreSQL. Only its owner knows the jobs that wait."""
     match arguments.action:
         case "retry":

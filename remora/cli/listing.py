@@ -14,10 +14,10 @@ from rich.text import Text
 
 from remora.cli.opening import connect_owner, journals_of
 from remora.cli.render import counted, named
-from remora.cluster.merging import merge_users
 from remora.errors import InvalidInput
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
+from remora.storage.listing import merge_users
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 
 _LIMIT = 50

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 import remora
+from remora.api.base import BaseRuntime
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.health import add_health_parsers, command_health, command_top
@@ -29,7 +30,6 @@ from remora.cli.jobs import add_jobs_parser, command_jobs
 from remora.cli.listing import add_listing_parsers, command_sessions, command_users
 from remora.cli.mcp import add_mcp_parser, command_mcp
 from remora.cli.opening import (
-    Memory,
     is_in_database,
     memory_directory,
     open_runtime,
@@ -88,7 +88,9 @@ def _load_config(arguments: argparse.Namespace) -> Config:
     return config
 
 
-async def _replay(runtime: Memory, conversations: Conversations, concurrency: int) -> ReplayReport:
+async def _replay(
+    runtime: BaseRuntime, conversations: Conversations, concurrency: int
+) -> ReplayReport:
     with progress_bar("replaying") as (progress, advance):
         done = 0
 

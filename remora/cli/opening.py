@@ -14,10 +14,12 @@ from typing import Any
 
 from rich.console import Console
 
+from remora.api.base import BaseRuntime
 from remora.api.runtime import Runtime
 from remora.cluster.connect import connect
 from remora.cluster.operating import open_owned
-from remora.cluster.reading import Memory, MemoryReader, find_journals
+from remora.cluster.reading import MemoryReader, find_journals
+from remora.cluster.sharded import runtimes_of
 from remora.cluster.sharding import find_shards, shard_of
 from remora.errors import ConfigError, InvalidInput
 from remora.runtime.threads import run_in_thread
@@ -26,7 +28,6 @@ from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.schema import FORMAT
 
 __all__ = [
-    "Memory",
     "check_in_directory",
     "connect_owner",
     "directory_of",
@@ -114,7 +115,7 @@ def check_in_directory(arguments: argparse.Namespace) -> None:
 
 
 @asynccontextmanager
-async def connect_owner(arguments: argparse.Namespace) -> AsyncIterator[Memory]:
+async def connect_owner(arguments: argparse.Namespace) -> AsyncIterator[BaseRuntime]:
     """A memory in PostgreSQL, through the processes that own it.
 
     Raises:
@@ -154,14 +155,7 @@ def journals_of(arguments: argparse.Namespace, user: str | None = None) -> list[
     return find_journals(directory_of(arguments), user)
 
 
-def runtimes_of(memory: Memory) -> list[Runtime]:
-    """The runtimes of a memory that is open in this process, by shard."""
-    if isinstance(memory, Runtime):
-        return [memory]
-    return [shard for shard in memory.shards if isinstance(shard, Runtime)]
-
-
-def runtime_of(memory: Memory, user: str) -> Runtime:
+def runtime_of(memory: BaseRuntime, user: str) -> Runtime:
     """The runtime that has a user."""
     runtimes = runtimes_of(memory)
     return runtimes[shard_of(user, len(runtimes))]
@@ -170,7 +164,7 @@ def runtime_of(memory: Memory, user: str) -> Runtime:
 @asynccontextmanager
 async def open_runtime(
     arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
-) -> AsyncIterator[Memory]:
+) -> AsyncIterator[BaseRuntime]:
     """The memory for a command; with `journal_only`, without long-term memory and models.
 
     It does not wait for a server that owns the directory, but says at once that there is one.
@@ -187,7 +181,7 @@ async def open_to_read(
     long_term: bool = False,
     user: str | None = None,
     copied: bool = False,
-) -> AsyncIterator[Memory]:
+) -> AsyncIterator[BaseRuntime]:
     """A memory that reads a directory as it is now, and writes nothing there.
 
     A server may own the directory. A memory in PostgreSQL is asked through its owner. A journal of

@@ -14,8 +14,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from remora.cli.opening import Memory, runtimes_of
+from remora.api.base import BaseRuntime
 from remora.cli.reader import Conversations
+from remora.cluster.sharded import runtimes_of
 from remora.errors import LongTermError, MailboxFull
 from remora.ids import SessionKey
 from remora.messages import split_tool_calls
@@ -66,7 +67,7 @@ class ReplayReport(msgspec.Struct):
 
 
 async def replay(
-    runtime: Memory,
+    runtime: BaseRuntime,
     conversations: Conversations,
     *,
     concurrency: int,
@@ -116,7 +117,7 @@ async def replay(
 
 
 async def _replay_user(
-    runtime: Memory,
+    runtime: BaseRuntime,
     conversations: Conversations,
     user: str,
     sessions: Sequence[SessionKey],

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from remora.cli.opening import Memory, journals_of, open_to_read
+from remora.api.base import BaseRuntime
+from remora.cli.opening import journals_of, open_to_read
 from remora.cli.render import Output, print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
@@ -21,7 +22,7 @@ from remora.storage.sqlite.peek import peek_jobs
 
 async def show_session(
     console: Console,
-    runtime: Memory,
+    runtime: BaseRuntime,
     waiting: Sequence[Job],
     key: SessionKey,
     *,

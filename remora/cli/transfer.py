@@ -22,16 +22,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from remora.api.runtime import Runtime
+from remora.api.base import BaseRuntime
 from remora.cli.opening import (
-    Memory,
     directory_of,
     open_runtime,
     open_to_read,
-    runtimes_of,
 )
 from remora.cli.render import counted, print_json, printable
 from remora.cluster.operating import call_there
+from remora.cluster.sharded import ShardedRuntime, runtimes_of
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
 from remora.runtime.threads import run_in_thread
@@ -272,11 +271,11 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
 
 
 async def _settings(
-    arguments: argparse.Namespace, memory: Memory
+    arguments: argparse.Namespace, memory: BaseRuntime
 ) -> tuple[str, dict[str, str | int]]:
     """Where a memory is, and what it was made with."""
     if arguments.in_database:
-        assert not isinstance(memory, Runtime)
+        assert isinstance(memory, ShardedRuntime)
         schema = arguments.configured.journal.schema
         return f"the schema {schema} in PostgreSQL", {"shards": str(len(memory.shards))}
     directory, shards = directory_of(arguments), runtimes_of(memory)

@@ -12,7 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from remora.cli.opening import Memory, open_to_read, runtime_of
+from remora.api.base import BaseRuntime
+from remora.cli.opening import open_to_read, runtime_of
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
 from remora.errors import InvalidInput
@@ -169,7 +170,7 @@ def read_labels(path: Path) -> list[tuple[int, _Label]]:
 
 
 async def _prepare(
-    memory: Memory, labels: Sequence[tuple[int, _Label]]
+    memory: BaseRuntime, labels: Sequence[tuple[int, _Label]]
 ) -> tuple[list[LabelledQuestion], list[str]]:
     """Search for the questions; also says which cannot be used, and why."""
     config = memory.config.recall

@@ -2,7 +2,7 @@
 
 A call has a name, ``port.method`` (``archive.history``) or ``runtime.verb`` (``runtime.settle``).
 `CALLS` has them all: argument structs and types of results come from the annotations of the ports
-(`remora.services.parts`) and of `Verbs` below, so a port that changes changes its calls.
+(`remora.services.parts`, `remora.api.operator`), so a port that changes changes its calls.
 
 In a worker::
 
@@ -32,18 +32,18 @@ import struct
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from remora.api.health import Health
-from remora.api.statistics import RuntimeStatistics
+from remora.api.operator import Operator
 from remora.cluster.router import Repeat
 from remora.cluster.wire import UnreadableCall
 from remora.ids import SessionKey, UserKey
 from remora.maintenance.backup import BackupReport
+from remora.runtime.concurrency import Progress
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import (
@@ -57,61 +57,9 @@ from remora.services.parts import (
     Work,
     long_term_is_off,
 )
-from remora.services.rebuild import ReembedProgress
-from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.tables import table_from_bytes, table_to_bytes
-from remora.storage.export.transfer import MessageExport, SessionExport, TransferReport
-from remora.storage.ports import LongTermStatistics
+from remora.storage.export.transfer import MessageExport, SessionExport
 from remora.storage.records import Spec
-
-Progress = Callable[[int, int], None]
-
-
-class Verbs(Protocol):
-    """The verbs of a whole runtime; see `remora.Runtime`.
-
-    `counts` and `users` are those of the port `archive`.
-    """
-
-    @property
-    def reembedding(self) -> ReembedProgress | None: ...  # noqa: D102
-
-    def statistics(self) -> RuntimeStatistics: ...  # noqa: D102
-
-    def health(self) -> Health: ...  # noqa: D102
-
-    def reschedule(self, task: str, seconds: float) -> None: ...  # noqa: D102
-
-    def erasures(self, user: str | None = None) -> list[WaitingErasure]: ...  # noqa: D102
-
-    async def ready(self, *, timeout_s: float | None = None) -> None: ...  # noqa: D102
-
-    async def settle(self) -> None: ...  # noqa: D102
-
-    async def long_term_statistics(self) -> LongTermStatistics: ...  # noqa: D102
-
-    async def reembedded(self, progress: Progress | None = None) -> None: ...  # noqa: D102
-
-    async def dead_letters(self) -> list[Job]: ...  # noqa: D102
-
-    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int: ...  # noqa: D102
-
-    async def drop_dead_letters(self, ids: Sequence[str]) -> int: ...  # noqa: D102
-
-    async def retry_erasures(self) -> list[WaitingErasure]: ...  # noqa: D102
-
-    async def backup(  # noqa: D102
-        self, dest: Path, *, progress: Progress | None = None
-    ) -> BackupReport: ...
-
-    async def export(  # noqa: D102
-        self, path: Path, *, overwrite: bool = False, progress: Progress | None = None
-    ) -> TransferReport: ...
-
-    async def import_(  # noqa: D102
-        self, path: Path, *, skip_existing: bool = False, progress: Progress | None = None
-    ) -> TransferReport: ...
-
 
 _PORTS: Mapping[str, type] = {
     "appends": Appends,
@@ -121,10 +69,11 @@ _PORTS: Mapping[str, type] = {
     "transfers": Transfers,
     "turns": Turns,
     "work": Work,
-    "runtime": Verbs,
+    "runtime": Operator,
 }
 
 
+_NAMES = {"BackupReport": BackupReport}  # of annotations; `remora.api` does without the module
 _LOCAL = frozenset({"appends.begin", "appends.replace", "turns.begin_call", "turns.watch"})
 """What takes a function of the caller's, and is done where the caller is."""
 
@@ -295,7 +244,7 @@ class CallType:
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, localns=_NAMES)
         fields: list[Any] = []
         self.has_progress = False
         self._conversions: dict[str, _Conversion] = {}
@@ -458,7 +407,7 @@ async def perform(
     arguments: bytes,
     *,
     parts: Parts,
-    verbs: Verbs,
+    verbs: Operator,
     progress: Progress | None = None,
 ) -> bytes:
     """Do what a call asks, and return its encoded result.

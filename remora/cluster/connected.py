@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Self, cast
 
 from remora.api.shards import make_database_shards, make_shards
 from remora.cluster.machines import Machines, parse_address, read_machines
 from remora.cluster.place import Place
 from remora.cluster.remote import RemoteMemory
-from remora.cluster.sharded import Shard, ShardedRuntime
+from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import Share, choose_layout, count_owners
 from remora.cluster.spawn import OwnerFinder
 from remora.cluster.target import Target
@@ -26,7 +25,6 @@ from remora.cluster.watch import OwnerWatch
 from remora.errors import ConfigError, JournalTooNew, OwnerUnreachable, RemoraError, StorageError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
-from remora.services.parts import PartsHolder
 from remora.storage.layout import ShardLayout
 from remora.storage.membership import Placement, ShardLease
 
@@ -57,8 +55,7 @@ class ConnectedRuntime(ShardedRuntime):
         count = sum(map(len, every))
         shards = [every[number % owners][number // owners] for number in range(count)]
         transfers = transfers or self._remotes[0].transfers
-        super().__init__(cast("Sequence[Shard]", shards), transfers=transfers)
-        self._lifetime = _Lifetime(shards[0].holder)
+        super().__init__(shards, transfers=transfers)
         _connected.update(self._remotes)
 
     def _share_directory(self) -> list[RemoteMemory]:
@@ -102,19 +99,17 @@ class ConnectedRuntime(ShardedRuntime):
         """The memory directory."""
         return self._target.directory
 
-    async def start(self) -> Self:
-        """Connect. See `remora.Runtime.start`."""
+    async def _open(self) -> None:
         try:
-            return await super().start()
+            await super()._open()
         except BaseException:
             if self._seeker is not None:
                 self._seeker.close()
             raise
 
-    async def aclose(self) -> None:
-        """Finish what was begun, and disconnect. The owner goes on."""
+    async def _close(self) -> None:
         try:
-            await super().aclose()
+            await super()._close()
         finally:
             for one in self._owners:
                 one.stop_watching()
@@ -146,18 +141,6 @@ class _Owner:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.stop()
-
-
-class _Lifetime:
-    """The port of a runtime's life that `remora.blocking` needs."""
-
-    def __init__(self, holder: PartsHolder) -> None:
-        self.holder = holder
-
-    @property
-    def home(self) -> object:
-        """The event loop of the open runtime."""
-        return self.holder.home
 
 
 _connected: weakref.WeakSet[RemoteMemory] = weakref.WeakSet()

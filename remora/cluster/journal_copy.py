@@ -13,6 +13,7 @@ import msgspec
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance.offline import JOURNAL, offline
+from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import location_of
 from remora.storage.copying import OWN_SETTINGS, TABLES
@@ -47,9 +48,7 @@ class Watcher:
         total: the number of all rows.
     """
 
-    def __init__(
-        self, progress: Callable[[int, int], None] | None, on_step: Callable[[str], None]
-    ) -> None:
+    def __init__(self, progress: Progress | None, on_step: Callable[[str], None]) -> None:
         self._progress = progress
         self.step = on_step
         self._done = self.total = 0

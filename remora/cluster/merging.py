@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import msgspec
@@ -16,34 +15,14 @@ from remora.runtime.jobs import Job
 from remora.services.arguments import MAX_IDS, collect
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
-from remora.storage.listing import ListingPage, UserListing, first_page
 
 Named = TypeVar("Named", Job, WaitingErasure)
-
-_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
-_US = timedelta(microseconds=1)
 
 
 def add_progress(rebuilds: Sequence[ReembedProgress | None]) -> ReembedProgress | None:
     """The progress of all rebuilds; None if nothing is left to do anywhere."""
     running = [one for one in rebuilds if one is not None]
     return add_figures(running) if running else None
-
-
-def merge_users(listings: Sequence[Sequence[UserListing]], page: ListingPage) -> list[UserListing]:
-    """The page of the whole memory's users.
-
-    Args:
-        listings: the same page of each shard. A cursor names a user, and not a place in a shard: so
-            it is right for all of them.
-        page: what was asked for.
-    """
-
-    def place(one: UserListing) -> tuple[int, str]:
-        return (0 if one.last_at is None else (one.last_at - _BEGIN) // _US, one.user)
-
-    rows = [row for listing in listings for row in listing]
-    return first_page(rows, ListingPage(page.order, limit=page.limit), place)
 
 
 class ShardIds:

@@ -49,6 +49,7 @@ from remora.errors import ConfigError, InvalidInput, StorageError
 from remora.logging import get_logger
 from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.maintenance.verify import verify_owned
+from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.storage.atomic import make_empty, sync_path, sync_tree
 from remora.storage.copying import TABLES
@@ -75,8 +76,6 @@ if TYPE_CHECKING:
 
 _logger = get_logger(__name__)
 _STAGING = "moving"
-
-Progress = Callable[[int, int], None]
 
 
 class MoveReport(msgspec.Struct, frozen=True):

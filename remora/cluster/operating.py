@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
+from remora.api.base import BaseRuntime
 from remora.api.dead_letters import DeadLetters, no_dead_letter
 from remora.api.runtime import Runtime
 from remora.cluster.merging import ShardIds
-from remora.cluster.reading import Memory, without_long_term
+from remora.cluster.reading import without_long_term
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards
 from remora.config import Config, Durability
@@ -97,7 +98,7 @@ def call_there(verb: str) -> Iterator[None]:
 @asynccontextmanager
 async def open_owned(
     directory: Path, config: Config, *, journal_only: bool = False, **options: Any
-) -> AsyncIterator[Memory]:
+) -> AsyncIterator[BaseRuntime]:
     """The memory in a directory, opened as its owner; it does not wait for another owner.
 
     Args:
@@ -114,7 +115,7 @@ async def open_owned(
         config = without_long_term(config)
     runtime = Runtime(directory, config=config, **options)
 
-    def choose() -> Memory:
+    def choose() -> BaseRuntime:
         return runtime if find_shards(directory) == [directory] else ShardedRuntime.of(runtime)
 
     async with await run_in_thread(choose) as memory:

@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import msgspec
 
+from remora.api.base import BaseRuntime
 from remora.api.models import SharedModels
 from remora.api.runtime import Runtime
 from remora.api.shards import options_of, with_models
@@ -30,9 +31,6 @@ from remora.services.index_directory import FIRST_DIRECTORY
 from remora.storage.lance.copy import link_tables
 from remora.storage.layout import check_unmoved, explain_missing
 from remora.storage.sqlite.read_only import ReadOnlyJournal
-
-Memory: TypeAlias = Runtime | ShardedRuntime
-"""A memory in one piece, or in shards."""
 
 _JOURNAL = "journal.db"
 _LONGEST_PAUSE_S = 1.0
@@ -120,7 +118,7 @@ class MemoryReader:
     @asynccontextmanager
     async def open(
         self, *, user: str | None = None, long_term: bool = False, copied: bool = False
-    ) -> AsyncIterator[Memory]:
+    ) -> AsyncIterator[BaseRuntime]:
         """The memory as it is now. Close it soon, or have it copied.
 
         Args:

@@ -9,23 +9,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from remora.api.base import BaseRuntime
 from remora.api.health import Health, HealthProblem, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.models import build_intake_models
-from remora.api.operations import check_interval
 from remora.api.options import Options
 from remora.api.runtime import Runtime
-from remora.api.session import Session
 from remora.api.shards import options_of
-from remora.api.shared import SharedScope
 from remora.api.statistics import RuntimeStatistics
-from remora.api.user import User
 from remora.cluster.connection import Connection, Dial
 from remora.cluster.ports import (
     RemoteActors,
@@ -35,6 +32,7 @@ from remora.cluster.ports import (
     remote_port,
 )
 from remora.cluster.sharding import another_division
+from remora.cluster.transfers import WholeTransfers
 from remora.cluster.wire import WIRE, Hello, ShardInfo, Welcome, release
 from remora.config import Config
 from remora.errors import (
@@ -44,19 +42,12 @@ from remora.errors import (
     RemoraError,
     RuntimeClosed,
 )
-from remora.ids import UNKEYED, Digests, validate_id
+from remora.ids import UNKEYED, Digests
 from remora.logging import get_logger
-from remora.messages import MessageLike, encode_message
+from remora.runtime.concurrency import Progress
 from remora.runtime.jobs import Job
 from remora.runtime.schedule import check_change
 from remora.runtime.threads import run_in_thread
-from remora.services.arguments import (
-    MAX_IDS,
-    check_function,
-    check_page,
-    check_seconds,
-    collect,
-)
 from remora.services.intake import Intake, attachment_limits
 from remora.services.parts import (
     Archive,
@@ -70,9 +61,7 @@ from remora.services.parts import (
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure, of_user
 from remora.storage.export.transfer import TransferReport
-from remora.storage.listing import ListingOrder
-from remora.storage.ports import JournalCounts, LongTermStatistics, UserListing
-from remora.tokens import count_message
+from remora.storage.ports import LongTermStatistics
 
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
@@ -116,7 +105,7 @@ class RemoteMemory(OfOneProcess):
     ) -> None:
         self.shares_files = shares_files
         self.shards = tuple(RemoteShard(self, number, one) for number, one in enumerate(like))
-        self.transfers = RemoteWholeTransfers(self.shards[0])
+        self.transfers: WholeTransfers = self.shards[0].operator
         self._options = self.shards[0].options
         self._dial = dial
         self.hello = Hello(WIRE, release(), digest, shard=shard, owners=owners, shards=of)
@@ -209,7 +198,7 @@ class RemoteMemory(OfOneProcess):
 
     async def _refresh_shards(self) -> None:
         """Ask all shards in one frame, as are the answers."""
-        await asyncio.gather(*(shard.refresh() for shard in self.shards))
+        await asyncio.gather(*(shard.operator.refresh() for shard in self.shards))
 
     def _greet(self) -> None:
         for shard in self.shards:
@@ -243,8 +232,8 @@ async def _build_intake(options: Options, closers: list[Callable[[], Any]]) -> I
     )
 
 
-class RemoteShard:
-    """One shard. It has the verbs of `remora.Runtime`.
+class RemoteShard(BaseRuntime):
+    """One shard.
 
     Args:
         memory: it is one of.
@@ -259,25 +248,23 @@ class RemoteShard:
     turns: RemoteTurns
     contexts: RemoteContexts
     _line: ShardLine
-    _info: ShardInfo
-    _refreshed_s: float
 
     def __init__(self, memory: RemoteMemory, number: int, like: Runtime) -> None:
         self.options = options_of(like)
         path = self.options.path
         where = "in memory" if path is None else repr(str(path))
         self.holder = PartsHolder(where, "async with remora.connect(…) as memory")
-        self._figures: Mapping[str, Any] = dict.fromkeys(_FIGURES)
+        self.operator = RemoteOperator(self.holder, shares_files=memory.shares_files)
         self._memory = memory
         self._number = number
 
     def connect(self, connection: Connection) -> None:
         """Ask the owner over this connection from now on."""
-        self._line = ShardLine(connection, self._number, self.options.config)
+        self._line = self.operator.line = ShardLine(connection, self._number, self.options.config)
 
     def open_parts(self, info: ShardInfo, intake: Intake) -> None:
-        """Give handles their parts; `refresh` has asked for the figures that they may want."""
-        self._info = info
+        """Give handles their parts; `RemoteOperator.refresh` has asked for the figures."""
+        self.operator.info = info
         config, line = self.options.config, self._line
         actors = RemoteActors(line)
         self.turns = RemoteTurns(line)
@@ -305,51 +292,64 @@ class RemoteShard:
     def __repr__(self) -> str:
         return f"RemoteShard({self._number}, {self.holder.described})"
 
-    # -- life --------------------------------------------------------------------------------------
-
-    async def start(self) -> Self:
-        """Connect to the owner, with the memory's other shards."""
-        await self._memory.open()
-        return self
-
-    async def aclose(self) -> None:
-        """Disconnect, with the memory's other shards."""
-        await self._memory.aclose()
-
-    # -- handles -----------------------------------------------------------------------------------
-
-    def user(self, user: str) -> User:
-        """See `remora.Runtime.user`."""
-        return User(self.holder, validate_id(user, "a user id"))
-
-    def session(self, user: str, session: str) -> Session:
-        """See `remora.Runtime.session`."""
-        return self.user(user).session(session)
-
-    def shared(self, name: str) -> SharedScope:
-        """See `remora.Runtime.shared`."""
-        return SharedScope(self.holder, validate_id(name, "a shared scope's name"))
+    @property
+    def path(self) -> Path | None:
+        """The memory directory; None if there is none."""
+        return self.options.path
 
     @property
     def config(self) -> Config:
         """The configuration of the memory."""
         return self.options.config
 
-    def message_tokens(self, message: MessageLike) -> int:
-        """See `remora.Runtime.message_tokens`."""
-        return count_message(self.holder.parts.intake.counter, encode_message(message)[1])
+    @property
+    def _holders(self) -> Sequence[PartsHolder]:
+        return (self.holder,)
 
-    # -- figures, which the owner is asked for every second ----------------------------------------
+    @property
+    def _operator(self) -> RemoteOperator:
+        return self.operator
+
+    async def _open(self) -> None:
+        await self._memory.open()  # with its other shards
+
+    async def _close(self) -> None:
+        await self._memory.aclose()
+
+
+class RemoteOperator:
+    """`remora.api.operator.Operator` of a shard that another process owns.
+
+    The owner is asked every second for what `statistics`, `health`, `erasures` and `reembedding`
+    give.
+
+    Args:
+        holder: of the shard.
+        shares_files: the owner is on this machine.
+
+    Attributes:
+        line: to the shard.
+        info: what the owner says of it.
+    """
+
+    line: ShardLine
+    info: ShardInfo
+    _refreshed_s: float
+
+    def __init__(self, holder: PartsHolder, *, shares_files: bool) -> None:
+        self._holder = holder
+        self._shares_files = shares_files
+        self._figures: Mapping[str, Any] = dict.fromkeys(_FIGURES)
 
     async def refresh(self) -> None:
-        """Ask the owner for what `statistics`, `health`, `erasures` and `reembedding` give."""
+        """Ask the owner for the figures."""
         found = await asyncio.gather(*map(self._ask_figure, _FIGURES))
         self._figures = dict(zip(_FIGURES, found, strict=True))
         self._refreshed_s = time.monotonic()
 
     async def _ask_figure(self, name: str) -> Any:
         try:
-            return await self._line.call(f"runtime.{name}")
+            return await self.line.call(f"runtime.{name}")
         except ProtocolMismatch as e:
             return e  # a caller who needs this figure is told, and no other
 
@@ -359,15 +359,19 @@ class RemoteShard:
             raise ProtocolMismatch(str(found), theirs=found.theirs, ours=found.ours)
         return found
 
-    def statistics(self) -> RuntimeStatistics:
-        """See `remora.Runtime.statistics`; at most a second old."""
-        self.holder.check_open()
+    @property
+    def reembedding(self) -> ReembedProgress | None:
+        """See `remora.Runtime`, as for all that follows."""
+        progress: ReembedProgress | None = self._figure("reembedding")
+        return progress
+
+    def statistics(self) -> RuntimeStatistics:  # noqa: D102
+        self._holder.check_open()
         statistics: RuntimeStatistics = self._figure("statistics")
         return statistics
 
-    def health(self) -> Health:
-        """See `remora.Runtime.health`; at most a second old."""
-        phase = self.holder.phase
+    def health(self) -> Health:  # noqa: D102
+        phase = self._holder.phase
         if phase != "open":
             code = "not_opened" if phase == "not opened" else "closed"
             return of_problems([HealthProblem(code, "not ready", "the runtime is not open")])
@@ -381,142 +385,88 @@ class RemoteShard:
             return of_problems([problem])
         return cast("Health", health)
 
-    def erasures(self, user: str | None = None) -> list[WaitingErasure]:
-        """See `remora.Runtime.erasures`; at most a second old."""
-        if user is not None:
-            validate_id(user, "a user id")
-        self.holder.check_open()
+    def erasures(self, user: str | None = None) -> list[WaitingErasure]:  # noqa: D102
+        self._holder.check_open()
         waiting: list[WaitingErasure] = self._figure("erasures")
         if user is None:
             return list(waiting)
-        digests = [UNKEYED, *(Digests(key) for key in self._info.digest_keys if key)]
+        digests = [UNKEYED, *(Digests(key) for key in self.info.digest_keys if key)]
         return of_user(waiting, user, digests)
 
-    @property
-    def reembedding(self) -> ReembedProgress | None:
-        """See `remora.Runtime.reembedding`; at most a second old."""
-        progress: ReembedProgress | None = self._figure("reembedding")
-        return progress
+    def reschedule(self, task: str, seconds: float) -> None:  # noqa: D102
+        check_change(task, seconds, self.statistics().schedule)
+        self.line.send("runtime.reschedule", task, seconds)
 
-    async def counts(self, user: str | None = None) -> JournalCounts:
-        """See `remora.Runtime.counts`."""
-        if user is not None:
-            user = validate_id(user, "a user id")
-        return await self.holder.parts.archive.counts(user)
+    async def ready(self, *, timeout_s: float | None = None) -> None:  # noqa: D102
+        await self._call("ready", timeout_s=timeout_s)
 
-    async def users(
-        self,
-        *,
-        prefix: str = "",
-        order: ListingOrder = "name",
-        limit: int | None = 100,
-        after: str | None = None,
-    ) -> Sequence[UserListing]:
-        """See `remora.Runtime.users`."""
-        page = check_page(order, prefix, limit, after)
-        return await self.holder.parts.archive.users(page)
+    async def settle(self) -> None:  # noqa: D102
+        await self._change("settle")
 
-    async def long_term_statistics(self) -> LongTermStatistics:
-        """See `remora.Runtime.long_term_statistics`."""
-        found: LongTermStatistics = await self._verb("long_term_statistics")
+    async def long_term_statistics(self) -> LongTermStatistics:  # noqa: D102
+        found: LongTermStatistics = await self._call("long_term_statistics")
         return found
 
-    # -- work --------------------------------------------------------------------------------------
+    async def reembedded(self, progress: Progress | None = None) -> None:  # noqa: D102
+        await self._change("reembedded", on_progress=progress)
 
-    async def ready(self, *, timeout_s: float | None = None) -> None:
-        """See `remora.Runtime.ready`."""
-        check_seconds(timeout_s, "timeout_s")
-        await self._verb("ready", timeout_s=timeout_s)
-
-    async def settle(self) -> None:
-        """See `remora.Runtime.settle`."""
-        await self._verb("settle")
-        await self.refresh()
-
-    async def reembedded(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """See `remora.Runtime.reembedded`."""
-        check_function(progress, "progress")
-        await self._verb("reembedded", on_progress=progress)
-        await self.refresh()
-
-    def reschedule(self, task: str, seconds: float) -> None:
-        """See `remora.Runtime.reschedule`."""
-        name, interval = check_interval(task, seconds)
-        check_change(name, interval, self.statistics().schedule)
-        self._line.send("runtime.reschedule", name, interval)
-
-    async def dead_letters(self) -> list[Job]:
-        """See `remora.Runtime.dead_letters`."""
-        jobs: list[Job] = await self._verb("dead_letters")
+    async def dead_letters(self) -> list[Job]:  # noqa: D102
+        jobs: list[Job] = await self._call("dead_letters")
         return jobs
 
-    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
-        """See `remora.Runtime.retry_dead_letters`."""
-        wanted = None if ids is None else collect(ids, "ids", validate_id, most=MAX_IDS)
-        count: int = await self._verb("retry_dead_letters", wanted)
-        await self.refresh()
+    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:  # noqa: D102
+        count: int = await self._change("retry_dead_letters", ids)
         return count
 
-    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
-        """See `remora.Runtime.drop_dead_letters`."""
-        wanted = collect(ids, "ids", validate_id, most=MAX_IDS)
-        count: int = await self._verb("drop_dead_letters", wanted)
-        await self.refresh()
+    async def drop_dead_letters(self, ids: Sequence[str]) -> int:  # noqa: D102
+        count: int = await self._change("drop_dead_letters", ids)
         return count
 
-    async def retry_erasures(self) -> list[WaitingErasure]:
-        """See `remora.Runtime.retry_erasures`."""
-        waiting: list[WaitingErasure] = await self._verb("retry_erasures")
-        await self.refresh()
+    async def retry_erasures(self) -> list[WaitingErasure]:  # noqa: D102
+        waiting: list[WaitingErasure] = await self._change("retry_erasures")
         return waiting
 
-    async def call_whole(self, name: str, path: Path, **named: Any) -> Any:
-        """A verb of the whole memory; the owner may have another working directory.
+    # The owner exports, imports and copies all shards.
 
-        Raises:
-            InvalidInput: the owner may be on another machine, with other files.
-        """
-        if not self._memory.shares_files:
+    async def backup(  # noqa: D102
+        self, dest: Path, *, progress: Progress | None = None
+    ) -> BackupReport:
+        report: BackupReport = await self._call_whole("backup", dest, on_progress=progress)
+        return report
+
+    async def export(  # noqa: D102
+        self, path: Path, *, overwrite: bool = False, progress: Progress | None = None
+    ) -> TransferReport:
+        report: TransferReport = await self._call_whole(
+            "export", path, overwrite=overwrite, on_progress=progress
+        )
+        return report
+
+    async def import_(  # noqa: D102
+        self, path: Path, *, skip_existing: bool = False, progress: Progress | None = None
+    ) -> TransferReport:
+        report: TransferReport = await self._call_whole(
+            "import_", path, skip_existing=skip_existing, on_progress=progress
+        )
+        return report
+
+    async def _call_whole(self, name: str, path: Path, **named: Any) -> Any:
+        """Call a verb of the whole memory; the owner may have another working directory."""
+        if not self._shares_files:
             raise InvalidInput(
                 "the owner of the memory may be on another machine, whose files are others: export "
                 "and import sessions (session.export, user.import_session); the journal's backup "
                 "is PostgreSQL's (pg_basebackup, or pg_dump of the schemas of all shards)"
             )
         absolute = await run_in_thread(Path.absolute, path)
-        return await self._verb(name, absolute, **named)
+        return await self._call(name, absolute, **named)
 
-    async def _verb(self, name: str, *positional: Any, **named: Any) -> Any:
-        self.holder.parts  # noqa: B018  # raises
-        return await self._line.call(f"runtime.{name}", *positional, **named)
+    async def _change(self, name: str, *positional: Any, **named: Any) -> Any:
+        """Call what changes the figures."""
+        result = await self._call(name, *positional, **named)
+        await self.refresh()
+        return result
 
-
-class RemoteWholeTransfers:
-    """`remora.cluster.transfers.WholeTransfers`: the owner reads and writes the files."""
-
-    def __init__(self, shard: RemoteShard) -> None:
-        self._shard = shard
-
-    async def export(
-        self, path: Path, *, overwrite: bool, progress: Callable[[int, int], None] | None
-    ) -> TransferReport:
-        """See `remora.Runtime.export`."""
-        report: TransferReport = await self._shard.call_whole(
-            "export", path, overwrite=overwrite, on_progress=progress
-        )
-        return report
-
-    async def import_(
-        self, path: Path, *, skip_existing: bool, progress: Callable[[int, int], None] | None
-    ) -> TransferReport:
-        """See `remora.Runtime.import_`."""
-        report: TransferReport = await self._shard.call_whole(
-            "import_", path, skip_existing=skip_existing, on_progress=progress
-        )
-        return report
-
-    async def backup(
-        self, dest: Path, *, progress: Callable[[int, int], None] | None
-    ) -> BackupReport:
-        """See `remora.Runtime.backup`."""
-        report: BackupReport = await self._shard.call_whole("backup", dest, on_progress=progress)
-        return report
+    async def _call(self, name: str, *positional: Any, **named: Any) -> Any:
+        self._holder.parts  # noqa: B018  # raises
+        return await self.line.call(f"runtime.{name}", *positional, **named)

@@ -34,7 +34,7 @@ from remora.errors import InvalidInput, StorageError
 from remora.logging import get_logger
 from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.maintenance.verify import check_opened, verify_owned
-from remora.runtime.concurrency import map_concurrently
+from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import (
     FIRST_DIRECTORY,
@@ -72,8 +72,6 @@ from remora.storage.sqlite.read_only import ReadOnlyJournal
 
 _logger = get_logger(__name__)
 _SPARE_BYTES = 64 << 20
-
-Progress = Callable[[int, int], None]
 
 
 class NothingToDivide(InvalidInput):

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from remora.actors.session.messages import Append, Load, Replace
+from remora.api.operator import Operator
 from remora.api.runtime import Runtime
-from remora.cluster.calls import CallType, Verbs, find_call, perform
+from remora.cluster.calls import CallType, find_call, perform
 from remora.cluster.link import WINDOW, OwnerEnd, Work
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import WHOLE, Share, another_count, another_division
@@ -62,7 +63,7 @@ class Served:
         self,
         shards: Sequence[Runtime],
         *,
-        whole: Verbs | None = None,
+        whole: Operator | None = None,
         share: Share = WHOLE,
         of: int | None = None,
     ) -> None:

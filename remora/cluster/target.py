@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
+from remora.api.base import holder_of
 from remora.api.runtime import Runtime
-from remora.api.shards import options_of, was_opened
+from remora.api.shards import options_of
 from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput
 from remora.services.arguments import check_directory
@@ -207,7 +208,7 @@ def _check_crosses(runtime: Runtime, text: str) -> None:
                 f"{text} passes {name}= to its Runtime, which shards cannot share: leave it out, "
                 "or open that Runtime in a single process"
             )
-    if was_opened(runtime):
+    if holder_of(runtime).phase != "not opened":
         raise InvalidInput(
             f"{text} returns a runtime that was opened: return a new one, without entering it"
         )

@@ -12,7 +12,7 @@ from remora.api.runtime import Runtime
 from remora.api.statistics import add_figures
 from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput, StorageError
-from remora.runtime.concurrency import run_to_end
+from remora.runtime.concurrency import Progress, run_to_end
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import TransferParts
 from remora.storage.atomic import AtomicTarget
@@ -23,25 +23,24 @@ from remora.storage.private import make_private_directory
 
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
-    from remora.maintenance.export import Progress
 
 
 class WholeTransfers(Protocol):
     """Exports, imports and copies all shards; where they are in another process, that does it."""
 
     async def export(
-        self, path: Path, *, overwrite: bool, progress: Progress | None
+        self, path: Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> TransferReport:
         """See `remora.Runtime.export`."""
         ...
 
     async def import_(
-        self, path: Path, *, skip_existing: bool, progress: Progress | None
+        self, path: Path, *, skip_existing: bool = False, progress: Progress | None = None
     ) -> TransferReport:
         """See `remora.Runtime.import_`."""
         ...
 
-    async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
+    async def backup(self, dest: Path, *, progress: Progress | None = None) -> BackupReport:
         """See `remora.Runtime.backup`."""
         ...
 
@@ -68,7 +67,7 @@ class LocalTransfers:
         return [shard.internals.transfers.parts for shard in self._shards]
 
     async def export(
-        self, path: Path, *, overwrite: bool, progress: Progress | None
+        self, path: Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> TransferReport:
         """See `remora.Runtime.export`."""
         from remora.maintenance.export import export_to  # noqa: PLC0415
@@ -78,7 +77,7 @@ class LocalTransfers:
         return await run_to_end(export_to, parts, target, overwrite=overwrite, progress=progress)
 
     async def import_(
-        self, path: Path, *, skip_existing: bool, progress: Progress | None
+        self, path: Path, *, skip_existing: bool = False, progress: Progress | None = None
     ) -> TransferReport:
         """See `remora.Runtime.import_`."""
         from remora.maintenance.import_ import import_from  # noqa: PLC0415
@@ -93,7 +92,7 @@ class LocalTransfers:
             progress=progress,
         )
 
-    async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
+    async def backup(self, dest: Path, *, progress: Progress | None = None) -> BackupReport:
         """See `remora.Runtime.backup`."""
         if self._layout is None or self._path is None:
             if len(self._shards) > 1:

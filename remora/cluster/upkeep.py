@@ -15,10 +15,10 @@ from remora.cluster.transfers import backup_shards
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance.backup import BackupReport, backup
-from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL
 from remora.maintenance.repair import RepairReport, repair
 from remora.maintenance.verify import Verification, verify
+from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.storage.export.transfer import TransferReport
 from remora.storage.layout import end_division, read_layout
@@ -122,7 +122,7 @@ class SeparateTransfers:
         self._config = config
 
     async def export(
-        self, path: Path, *, overwrite: bool, progress: Progress | None
+        self, path: Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> TransferReport:
         """See `remora.Runtime.export`."""
         async with MemoryReader(self._directory, self._config).open(copied=True) as memory:
@@ -132,8 +132,8 @@ class SeparateTransfers:
         self,
         path: Path,  # noqa: ARG002  # of the protocol, as the others
         *,
-        skip_existing: bool,  # noqa: ARG002
-        progress: Progress | None,  # noqa: ARG002
+        skip_existing: bool = False,  # noqa: ARG002
+        progress: Progress | None = None,  # noqa: ARG002
     ) -> TransferReport:
         """See `remora.Runtime.import_`.
 
@@ -145,7 +145,7 @@ class SeparateTransfers:
             "them and run `remora import`, or import session by session with user.import_session"
         )
 
-    async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
+    async def backup(self, dest: Path, *, progress: Progress | None = None) -> BackupReport:
         """See `remora.Runtime.backup`."""
         return await backup_memory(self._directory, dest, self._config, progress=progress)
 

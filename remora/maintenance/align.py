@@ -10,8 +10,9 @@ from collections import Counter
 
 import msgspec
 
-from remora.maintenance.compare import Progress, compare_index
+from remora.maintenance.compare import compare_index
 from remora.maintenance.offline import Offline
+from remora.runtime.concurrency import Progress
 from remora.runtime.log import commit_records
 from remora.services.index_directory import request_rebuild
 from remora.storage.lance.store import LanceStore

@@ -21,8 +21,8 @@ import msgspec
 from remora.config import Config, Secret
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance.align import align_index
-from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
+from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.storage.atomic import AtomicTarget
 from remora.storage.attachments import copy_files, list_names

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -34,6 +33,7 @@ from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.ids import Digests, SessionKey, UserKey, entry_id, memory_of_row, row_id
 from remora.jobs.rows import MEMORY_TYPES
+from remora.runtime.concurrency import Progress
 from remora.runtime.jobs import Job
 from remora.storage.damage import read_undamaged
 from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
@@ -50,9 +50,6 @@ from remora.storage.records import (
     RecordSpec,
     UnflushSpec,
 )
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of those that are done, and of all."""
 
 _READ_AT_ONCE = 1_000  # messages
 _SESSIONS_AT_ONCE = 64

@@ -27,7 +27,7 @@ from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
 from remora.recall.attached import attach_all
-from remora.runtime.concurrency import map_concurrently
+from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
 from remora.services.parts import TransferParts
 from remora.services.renumbering import Renumbering
@@ -43,9 +43,6 @@ from remora.storage.export.transfer import (
     UserExport,
 )
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem
-
-Progress = Callable[[int, int], None]
-"""Called with the number of messages that are done, and of all."""
 
 _AT_ONCE = 8  # sessions read and written together
 _ATTEMPTS = 20  # at reading a session whose past changes at the same time

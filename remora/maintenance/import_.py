@@ -31,11 +31,10 @@ from remora.ids import (
     working_id,
 )
 from remora.jobs.rows import MEMORY_TYPES, embed_items
-from remora.maintenance.export import Progress
 from remora.messages import ChatDict, Entry, counted_chat, dated_line, encode_message, remove_hidden
 from remora.messages.attachments import decode_attached, take_attachments
 from remora.models.ports import embedder_name
-from remora.runtime.concurrency import map_concurrently
+from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
 from remora.services.arguments import check_int
 from remora.services.intake import Intake

@@ -15,9 +15,9 @@ import msgspec
 from remora.config import Config
 from remora.errors import JournalDamaged
 from remora.maintenance.align import align_index
-from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
+from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import expects_rows, request_rebuild
 from remora.storage.lance.directory import shard_names

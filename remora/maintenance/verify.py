@@ -20,8 +20,9 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import DirectoryLocked, JournalDamaged, StorageError
-from remora.maintenance.compare import Progress, compare_index
+from remora.maintenance.compare import compare_index
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
+from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import Place, expects_rows
 from remora.storage.lance.copy import link_tables

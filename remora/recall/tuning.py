@@ -23,6 +23,7 @@ from remora.messages import without_surrogates
 from remora.recall.question import Question
 from remora.recall.ranking import Matches, rank, with_answers
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
+from remora.runtime.concurrency import Progress
 from remora.storage.ports import MemoryRow, Vector
 
 if TYPE_CHECKING:  # loaded at first use
@@ -162,7 +163,7 @@ def fit_weights(
     config: RecallConfig,
     *,
     gain: float = 1.0,
-    progress: Callable[[int, int], None] = lambda _, __: None,
+    progress: Progress = lambda _, __: None,
 ) -> TuningReport:
     """Fit the weights, and say what they are worth on questions that they were not fitted to.
 
@@ -203,7 +204,7 @@ class _Search:
         questions: Sequence[LabelledQuestion],
         config: RecallConfig,
         gain: float,
-        progress: Callable[[int, int], None],
+        progress: Progress,
         *,
         fits: int,
     ) -> None:

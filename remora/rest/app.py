@@ -8,20 +8,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import anyio
 import msgspec
 
-from remora.api.health import Health
+from remora.api.base import BaseRuntime
 from remora.errors import KeyRefused, RateLimited
 from remora.models.answers import mend_escapes
 from remora.rest import memory_shapes, shapes
 from remora.rest.keys import KeyFile
 from remora.rest.limits import AddressLimit, RateLimit
 from remora.rest.openapi import describe_service
-from remora.rest.operation import Asked, Operation, Served
+from remora.rest.operation import Asked, Operation
 from remora.rest.operations import OPERATIONS
 from remora.rest.problems import FailureLog, Problem, Refusal, describe
 from remora.rest.streams import EVENTS, send_events
@@ -74,14 +74,6 @@ class RestOptions(NamedTuple):
     keyless_rate: float = 50.0
 
 
-class ServedMemory(Served, Protocol):
-    """A served memory, and how it is served."""
-
-    def health(self) -> Health:
-        """Return whether it works."""
-        ...
-
-
 def build_app(
     runtime: Any, keys: KeyFile, rate: RateLimit, options: RestOptions | None = None
 ) -> RestApp:
@@ -116,7 +108,7 @@ class RestApp:
     """The application; see `build_app`."""
 
     def __init__(
-        self, runtime: ServedMemory, keys: KeyFile, rate: RateLimit, options: RestOptions
+        self, runtime: BaseRuntime, keys: KeyFile, rate: RateLimit, options: RestOptions
     ) -> None:
         self._runtime, self._keys, self._rate, self.options = runtime, keys, rate, options
         self._keyless = AddressLimit(options.keyless_rate, SystemClock())

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
+from remora.api.base import BaseRuntime
 from remora.api.session import Session
-from remora.api.shared import SharedMember, SharedScope
+from remora.api.shared import SharedMember
 from remora.api.user import User
 from remora.ids import validate_id
 from remora.rest.problems import FailureLog
-from remora.runtime.jobs import Job
-from remora.storage.erasure_notes import WaitingErasure
-from remora.storage.listing import UserListing
 
 USER = "/v1/users/{user}"
 SESSION = USER + "/sessions/{session}"
-
-
-class Served(Protocol):
-    """The runtime that is served: a `Runtime`, or what `remora.connect` gives."""
-
-    def user(self, user: str) -> User:
-        """A user's handle."""
-        ...
-
-    def shared(self, name: str) -> SharedScope:
-        """A shared scope's handle."""
-        ...
-
-    async def users(
-        self, *, prefix: str, order: Any, limit: int | None, after: str | None
-    ) -> Sequence[UserListing]:
-        """A page of users."""
-        ...
-
-    async def dead_letters(self) -> list[Job]:
-        """Jobs that failed too often."""
-        ...
-
-    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
-        """Run dead letters again."""
-        ...
-
-    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
-        """Give dead letters up."""
-        ...
-
-    def erasures(self, user: str | None = None) -> list[WaitingErasure]:
-        """Erasures whose files are not rewritten yet."""
-        ...
 
 
 class Asked(NamedTuple):
@@ -64,7 +28,7 @@ class Asked(NamedTuple):
         failures: takes what the memory did not do, and clients are not told.
     """
 
-    runtime: Served
+    runtime: BaseRuntime
     tenant: str
     names: dict[str, str]
     given: Any

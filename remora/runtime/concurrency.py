@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import anyio
 import anyio.abc
@@ -11,6 +11,8 @@ import anyio.lowlevel
 
 from remora.runtime.threads import compute_in_thread
 
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how much of long work is done, and how much there is."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -22,6 +22,7 @@ from remora.jobs.memories import RecordHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import Progress
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
@@ -155,7 +156,7 @@ class LongTermIndex:
         if self.reembedding is not None:
             tasks.start_soon(self.reembedding.run, name="remora.reembed")
 
-    async def wait_until_rebuilt(self, progress: Callable[[int, int], None] | None) -> None:
+    async def wait_until_rebuilt(self, progress: Progress | None) -> None:
         """See `remora.Runtime.reembedded`."""
         if self._config.long_term.enabled and not self._closed:
             await self._opening.wait()  # it may begin a rebuild

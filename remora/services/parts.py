@@ -375,6 +375,20 @@ class PartsHolder(OfOneProcess):
         return self._parts
 
     @property
+    def parts_anywhere(self) -> Parts:
+        """The parts, for other threads as well: for what asks no actor and does no I/O.
+
+        Raises:
+            RuntimeClosed, OwnershipLost: it is not open.
+        """
+        self.check_open()
+        try:
+            return self._parts
+        except AttributeError:  # another thread has closed it since
+            self.check_open()
+            raise
+
+    @property
     def home(self) -> object:
         """The event loop of the open runtime, for other threads.
 

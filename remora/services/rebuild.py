@@ -37,7 +37,7 @@ from remora.jobs.rows import MEMORY_TYPES, embed_items, vectors_by_text
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
-from remora.runtime.concurrency import map_concurrently
+from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
@@ -126,7 +126,7 @@ class Rebuild:
         error = "" if self._error is None else f"{type(self._error).__name__}: {self._error}"
         return ReembedProgress(self._done, self._total, error)
 
-    async def wait(self, progress: Callable[[int, int], None] | None = None) -> None:
+    async def wait(self, progress: Progress | None = None) -> None:
         """Return when it is complete.
 
         Args:

@@ -7,7 +7,7 @@ pages stay right while others are added, used or forgotten between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest, nsmallest
 from typing import Literal, TypeAlias, TypeVar
@@ -170,3 +170,19 @@ def first_page(
     if page.limit is None:
         return sorted(wanted, key=key, reverse=newest)
     return (nlargest if newest else nsmallest)(page.limit, wanted, key=key)
+
+
+def merge_users(listings: Sequence[Sequence[UserListing]], page: ListingPage) -> list[UserListing]:
+    """The page of the whole memory's users.
+
+    Args:
+        listings: the same page of each shard. A cursor names a user, and not a place in a shard: so
+            it is right for all of them.
+        page: what was asked for.
+    """
+
+    def place(one: UserListing) -> tuple[int, str]:
+        return (0 if one.last_at is None else (one.last_at - _BEGIN) // _US, one.user)
+
+    rows = [row for listing in listings for row in listing]
+    return first_page(rows, ListingPage(page.order, limit=page.limit), place)

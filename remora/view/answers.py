@@ -12,7 +12,7 @@ import msgspec
 
 from remora.api.runtime import Runtime
 from remora.api.status import RuntimeStatus
-from remora.cluster.merging import ShardIds, merge_users
+from remora.cluster.merging import ShardIds
 from remora.cluster.operating import JobLine, job_line, list_erasures, list_jobs
 from remora.cluster.reading import MemoryReader, find_journals
 from remora.cluster.sharding import shard_of
@@ -22,7 +22,7 @@ from remora.messages import Entry, decode_chat, plain_text, restore_message, too
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.erasure_notes import WaitingErasure
-from remora.storage.listing import UserListing
+from remora.storage.listing import UserListing, merge_users
 from remora.storage.records import MessageRange, Summary, Watermarks
 from remora.storage.sqlite.outline import Compaction, SessionOutline
 from remora.storage.sqlite.peek import peek_sessions, peek_users

@@ -13,8 +13,8 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.api.runtime import Runtime
 from remora.cluster.reading import MemoryReader, find_journals
+from remora.cluster.sharded import runtimes_of
 from remora.cluster.sharding import shard_of
 from remora.errors import RemoraError
 from remora.runtime.concurrency import is_open
@@ -147,10 +147,7 @@ class DiskMeter:
     async def _add_long_term(self, users: Sequence[UserOnDisk], tables: int) -> list[UserOnDisk]:
         """The users with their rows of long-term memory, whose tables have so many bytes."""
         async with self._reader.open(long_term=True) as memory:
-            shards = [memory] if isinstance(memory, Runtime) else memory.shards
-            stores = [
-                await shard.internals.long_term() for shard in shards if isinstance(shard, Runtime)
-            ]
+            stores = [await shard.internals.long_term() for shard in runtimes_of(memory)]
             rows = sum([(await store.statistics()).rows for store in stores])
             counts = [
                 await stores[shard_of(one.user, len(stores))].count(one.user) for one in users

@@ -125,11 +125,11 @@ async def test_a_figure_that_the_owner_cannot_give_is_missed_by_nobody_else(
         assert (health.ready, health.degraded) == (True, True)
         assert [one.code for one in health.problems] == ["owner_differs"]
         monkeypatch.setattr(serving, "find_call", find_call)
-        await shard.refresh()
+        await shard.operator.refresh()
         assert "owner_differs" not in [one.code for one in shard.health().problems]
         assert owner.dialed == 1
         monkeypatch.setattr(serving, "find_call", unknown)
-        await shard.refresh()
+        await shard.operator.refresh()
         for figure in (shard.statistics, shard.erasures):
             with pytest.raises(ProtocolMismatch, match="upgrade the owner"):
                 figure()

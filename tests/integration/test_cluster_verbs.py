@@ -20,9 +20,9 @@ import pytest
 
 import remora
 import tests.verbs
+from remora.api.base import holder_of
 from remora.api.keyed_state import KeyedState
 from remora.api.memories import Agent
-from remora.api.shards import parts_of
 from remora.api.shared import SharedMember, SharedScope
 from remora.api.turn import Turn
 from remora.blocks import StaticMemoryBlock
@@ -216,7 +216,8 @@ async def play(path: Path, opening: AbstractAsyncContextManager[Opened]) -> dict
     async with opening as opened:
         names = {str(path): "PATH", "shop/": ""}
         names |= {
-            parts_of(one).instance: f"SHARD{number}" for number, one in enumerate(opened.shards)
+            holder_of(one).parts.instance: f"SHARD{number}"
+            for number, one in enumerate(opened.shards)
         }
         filled = await outcome_of(partial(fill_world, opened.world))
         # after the first messages: no long-term memory, or no files in common

@@ -13,7 +13,7 @@ import pytest
 
 import remora
 from remora.actors.session.messages import TurnView
-from remora.api.shards import parts_of
+from remora.api.base import holder_of
 from remora.cluster.calls import (
     CALLS,
     decode_arguments,
@@ -53,7 +53,7 @@ async def runtime() -> AsyncIterator[remora.Runtime]:
 async def called(runtime: remora.Runtime, name: str, *positional: Any, **named: Any) -> Any:
     """What another process would get."""
     data = encode_arguments(name, *positional, **named)
-    parts = parts_of(runtime)
+    parts = holder_of(runtime).parts
     return await decode_result(name, await perform(name, data, parts=parts, verbs=runtime))
 
 
@@ -185,7 +185,7 @@ async def test_results_are_those_of_the_method(runtime: remora.Runtime) -> None:
 async def test_progress_and_errors_are_those_of_the_method(
     runtime: remora.Runtime, tmp_path: Path
 ) -> None:
-    parts = parts_of(runtime)
+    parts = holder_of(runtime).parts
     told: list[tuple[int, int]] = []
     data = encode_arguments("runtime.export", tmp_path / "all.jsonl")
     await perform(
