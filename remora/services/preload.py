@@ -15,7 +15,8 @@ __all__ = ["preload"]
 _LEFT_OUT = (
     "structlog",  # see remora.logging
     "remora.maintenance.backup",  # with both stores: sqlite3, aiosqlite and asyncio
-    "remora.maintenance.import_",  # with remora.maintenance.export and both forms of an export
+    "remora.maintenance.export",  # with both forms of an export
+    "remora.maintenance.import_",
 )
 
 
