@@ -71,12 +71,10 @@ async def serve(seat: Seat, digest: str) -> None:
         seat.leave(message)  # type: ignore[arg-type]
         ended.set()
 
-    listener = seat.announce(leave)
+    seat.announce(leave)
     while os.environ.get("STAND_IN") == "slow" and not (seat.place.directory / "go").exists():
         await asyncio.sleep(0.02)
     seat.control.attach(loop)
-    listener.setblocking(False)
-    listener.listen()
     seat.serve(digest)
     say(serving=True)
     stuck = seat.place.directory / "stuck"

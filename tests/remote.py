@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,9 +13,11 @@ from typing import Any
 import anyio.to_thread
 
 from remora import Config, Message, Runtime
+from remora.api.operator import Operator
 from remora.cluster.remote import RemoteMemory, RemoteShard
 from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
+from remora.services.answering import SOCKET_NAME, AnswerThread, Workers, start_answering
 from tests.integration.conftest import PLAIN
 
 __all__ = ["Owner", "remote", "said", "spin", "whole_turn", "workers"]
@@ -44,23 +45,24 @@ class Owner:
     async def start(self) -> None:
         """Open the runtimes and listen."""
         made = self._make()
-        whole = made if isinstance(made, ShardedRuntime) else None
+        whole: Operator | None = made if isinstance(made, ShardedRuntime) else None
         self.shards = _runtimes(made)
-        for one in self.shards if whole is None else [whole]:
+        for one in self.shards if not isinstance(made, ShardedRuntime) else [made]:
             await self._stack.enter_async_context(one)
-        self.served = Served(self.shards, whole=whole)
-        listener = await anyio.to_thread.run_sync(self._listen)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(self.served.make_protocol, sock=listener)
-        self._stack.callback(server.close)
+        if whole is None:
+            whole = self.shards[0] if len(self.shards) == 1 else ShardedRuntime(self.shards)
+        served = self.served = Served([(one.internals, one) for one in self.shards], whole=whole)
+        thread = await anyio.to_thread.run_sync(self._listen)
+        await Workers(thread, asyncio.get_running_loop(), lambda: served).start()
+        self._stack.push_async_callback(anyio.to_thread.run_sync, thread.stop)
 
-    def _listen(self) -> socket.socket:
+    def _listen(self) -> AnswerThread:
         directory = tempfile.mkdtemp(prefix="remora-")
         self._stack.push_async_callback(self._remove, directory)
-        self.path = str(Path(directory) / "socket")
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self.path)
-        return listener
+        self.path = str(Path(directory) / SOCKET_NAME)
+        thread = start_answering(Path(directory), bytes)
+        assert thread is not None
+        return thread
 
     @staticmethod
     async def _remove(directory: str) -> None:

@@ -11,23 +11,20 @@ import anyio
 import anyio.abc
 
 from remora.api.build import Internals, build
-from remora.api.changes import Changes
 from remora.api.database import open_database
 from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
+from remora.api.operator import LocalOperator
 from remora.api.options import JournalLike, Options
-from remora.api.status import make_answer
+from remora.api.status import answer_line, make_status
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, RuntimeClosed
-from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.runtime.loops import LoopWatch
 from remora.runtime.switching import is_loading, wait_until_loaded
 from remora.runtime.threads import run_in_thread
-from remora.services.answering import AnswerThread, start_answering
-from remora.services.deleting import DeletionReceipt, DeletionRequest
-from remora.services.erasure import ErasureReceipt
+from remora.services.answering import AnswerThread, ServesWorkers, Workers, start_answering
 from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
@@ -161,7 +158,6 @@ class Lifetime:
             limit_arenas()  # before there are many threads
         path = self.options.path
         lock = DirectoryLock(path) if path is not None else None
-        answering: AnswerThread | None = None
         self._closers = []
         try:
             if lock is not None:
@@ -169,46 +165,52 @@ class Lifetime:
                 await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
                 await self._check_whole(owned=True)
-                if self.options.shard is None:  # all shards are answered for as one
-                    answering = await run_in_thread(self._start_answering)
-            async with self._open_journal() as journal:
+            async with self._answering() as answering, self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
                 self.built.supervisor.dead.add(await journal.jobs(dead=True))
-                await self._run(host, self.built, await journal.jobs())
+                workers = None
+                if answering is not None:
+                    workers = Workers(answering, host.home.loop, self._make_served)
+                await self._run(host, self.built, await journal.jobs(), workers)
         finally:
             self.holder.close()
             with anyio.CancelScope(shield=True):
-                if answering is not None:
-                    await run_in_thread(answering.stop)
                 if lock is not None:
                     await run_in_thread(lock.release)
                 await run_in_thread_if(is_loading(), wait_until_loaded)
 
-    def _start_answering(self) -> AnswerThread | None:
-        def opened() -> Sequence[Internals]:
-            parts = self.opened
-            return [] if parts is None else [parts]
+    # -- other processes ---------------------------------------------------------------------------
 
-        async def forget(user: str, session: str | None) -> ErasureReceipt:
-            chosen = session if session is None else validate_id(session, "a session id")
-            return await self.internals.parts.work.forget(validate_id(user, "a user id"), chosen)
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[AnswerThread | None]:
+        """Answer other processes; yields the thread that does, if it is the runtime's own."""
+        options, thread = self.options, None
+        if options.path is None or options.shard is not None:  # all shards are answered for as one
+            yield None
+            return
+        status = make_status(self.health, lambda: [] if self.opened is None else [self.opened])
+        if options.told is None:
+            thread = await run_in_thread(
+                start_answering, options.path, partial(answer_line, status)
+            )
+        else:
+            options.told.status = status
+        try:
+            yield thread
+        finally:
+            if options.told is not None:
+                options.told.status = None
+            with anyio.CancelScope(shield=True):
+                if thread is not None:
+                    await run_in_thread(thread.stop)
 
-        async def delete(key: SessionKey, ids: Sequence[str]) -> DeletionReceipt:
-            named = tuple([(key.session, id_) for id_ in ids])
-            request = DeletionRequest(key.user, named, key.session)
-            return await self.internals.parts.work.delete(request)
+    def _make_served(self) -> ServesWorkers:
+        """Serve commands and the page as workers; each can do what an application can."""
+        from remora.cluster.serving import Served  # noqa: PLC0415  # above; when one comes
 
-        async def retry(ids: Sequence[str]) -> int:
-            return await self.internals.dead_letters.retry(ids)
-
-        async def drop(ids: Sequence[str]) -> int:
-            return await self.internals.dead_letters.drop(ids)
-
-        changes = Changes(lambda: self.home, retry=retry, drop=drop, forget=forget, delete=delete)
-        assert self.options.path is not None
-        answer = make_answer(self.health, opened, changes=changes)
-        return start_answering(self.options.path, answer)
+        operator = LocalOperator(self)
+        return Served([(self.internals_anywhere, operator)], whole=operator)
 
     async def _check_whole(self, *, owned: bool = False) -> None:
         path = self.options.path
@@ -260,7 +262,9 @@ class Lifetime:
                         _logger.exception("close_failed")  # unfinished jobs are in the journal
                 await journal.aclose()
 
-    async def _run(self, host: Host, internals: Internals, left: Sequence[Job]) -> None:
+    async def _run(
+        self, host: Host, internals: Internals, left: Sequence[Job], workers: Workers | None
+    ) -> None:
         """Run all background tasks until the host is told to stop."""
         try:
             async with anyio.create_task_group() as tasks:
@@ -270,13 +274,17 @@ class Lifetime:
                 self.holder.open(internals.parts, internals.journal.check_lease)
                 tasks.start_soon(self._end_when_lost, host, internals, name="remora.ownership")
                 host.mark_open()
+                if workers is not None:
+                    await workers.start()
                 await host.wait_for_stop()
+                drain_s = self.options.config.supervisor.drain_s
+                if workers is not None:
+                    await host.drain(partial(workers.drain, drain_s), drain_s)
                 internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
                 with anyio.CancelScope(shield=True):  # each is bounded in time
                     await internals.turns.interrupt()
                 internals.registry.stop_intake()
                 if not self.holder.lost:
-                    drain_s = self.options.config.supervisor.drain_s
                     await host.drain(internals.registry.drain, drain_s)
                 # callers get an answer before what would give it ends
                 self._abandon(

@@ -9,6 +9,7 @@ from remora.api.lifetime import Lifetime
 from remora.api.models import SharedModels
 from remora.api.options import JournalLike, Options
 from remora.api.runtime import Runtime
+from remora.api.status import TellsStatus
 from remora.config import Config, Secret
 from remora.errors import ConfigError
 from remora.models.ports import Embedder
@@ -53,6 +54,14 @@ def with_journal(runtime: Runtime, journal: JournalLike) -> Runtime:
     """The same runtime, not opened, which opens its journal with this function."""
     runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
         msgspec.structs.replace(options_of(runtime), journal=journal)
+    )
+    return runtime
+
+
+def tell_status(runtime: Runtime, told: TellsStatus) -> Runtime:
+    """The same runtime, not opened, for which this answers other processes."""
+    runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
+        msgspec.structs.replace(options_of(runtime), told=told)
     )
     return runtime
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
 from operator import itemgetter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from remora.api.build import Internals
-from remora.api.changes import Change, ChangeAnswer, Changes
 from remora.api.health import Health, merge_health
 from remora.api.statistics import RuntimeStatistics, add_figures, statistics_of
 from remora.ids import SessionKey, UserKey
@@ -25,7 +24,7 @@ MAX_SESSIONS = 1_000
 _MOST_MAILBOXES = 20
 
 
-class StatusQuestion(msgspec.Struct, frozen=True):
+class StatusQuestion(msgspec.Struct, frozen=True, tag="status"):
     """A question to the process that has a memory open.
 
     Attributes:
@@ -34,7 +33,6 @@ class StatusQuestion(msgspec.Struct, frozen=True):
         uses: whether `RuntimeStatus.unwritten_uses` is wanted.
         jobs: whether `RuntimeStatus.running` is wanted.
         compactions: the session whose compactions are wanted.
-        change: the answer is a `remora.api.changes.ChangeAnswer` to this, and nothing else.
     """
 
     sessions: tuple[tuple[str, str], ...] = ()
@@ -42,7 +40,6 @@ class StatusQuestion(msgspec.Struct, frozen=True):
     uses: bool = False
     jobs: bool = False
     compactions: tuple[str, str] | None = None
-    change: Change | None = None
 
 
 class FullMailbox(msgspec.Struct, frozen=True):
@@ -96,42 +93,49 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
     share: tuple[int, ...] = ()
 
 
+class TellsStatus(Protocol):
+    """The port of what answers other processes for a memory (`remora.cluster.control`).
+
+    Attributes:
+        status: answers a question, in any thread; None while there is no memory.
+    """
+
+    status: Callable[[StatusQuestion], RuntimeStatus] | None
+
+
 _decode = msgspec.json.Decoder(StatusQuestion).decode
-_REFUSED = ChangeAnswer(
-    done=True,
-    error="this process has some shards of the memory: "
-    "make the change in a worker (remora.connect)",
-    kind="InvalidInput",
-)
 
 
-def make_answer(
+def answer_line(status: Callable[[StatusQuestion], RuntimeStatus], line: bytes) -> bytes:
+    """The answer to a line, for `remora.services.answering.start_answering`.
+
+    Raises:
+        msgspec.DecodeError: it is no question.
+    """
+    return msgspec.json.encode(status(_decode(line)))
+
+
+def make_status(
     health: Callable[[], Health],
     opened: Callable[[], Sequence[Internals]],
     *,
-    changes: Changes | None = None,
     shards: int = 1,
     share: Sequence[int] = (),
-) -> Callable[[bytes], bytes]:
-    """Return what `remora.services.answering.start_answering` calls, from its own thread.
+) -> Callable[[StatusQuestion], RuntimeStatus]:
+    """Return what says how a memory is, in any thread.
 
     Args:
         health: the memory's.
         opened: the parts of each shard; empty while one of them is not open.
-        changes: makes those that are asked for; None if the process has a part of the memory.
         shards: how many there are.
         share: the numbers of those that the process has open, if they stay the same.
     """
     since = datetime.now(UTC).isoformat(timespec="seconds")
 
-    def answer(question: bytes) -> bytes:
-        asked = _decode(question)
-        if asked.change is not None:
-            made = _REFUSED if changes is None else changes.ask(asked.change)
-            return msgspec.json.encode(made)
+    def status(asked: StatusQuestion) -> RuntimeStatus:
         parts = opened()
         counted = parts if asked.figures else ()
-        status = RuntimeStatus(
+        return RuntimeStatus(
             pid=os.getpid(),
             since=since,
             at_s=time.monotonic(),
@@ -146,9 +150,8 @@ def make_answer(
             served=len(parts),
             share=tuple(share),
         )
-        return msgspec.json.encode(status)
 
-    return answer
+    return status
 
 
 def merge_statuses(found: Sequence[RuntimeStatus]) -> RuntimeStatus:

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from remora.api.base import BaseRuntime
 from remora.api.dead_letters import check_droppable, no_dead_letter
-from remora.cli.opening import connect_owner, directory_of, open_runtime
+from remora.cli.opening import connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
 from remora.cluster.acting import Actions
-from remora.cluster.operating import call_there, job_line, list_erasures, list_jobs, owner_of
+from remora.cluster.operating import job_line, list_erasures, list_jobs, owner_of
 from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
@@ -342,11 +342,11 @@ def _time(since_us: int) -> str | None:
 
 
 async def retry_erasures(console: Console, arguments: argparse.Namespace) -> int:
-    """Try all waiting erasures once more, here; returns the exit code."""
-    with call_there("retry_erasures()"):
-        async with open_runtime(arguments, journal_only=True) as runtime:
-            left = await runtime.retry_erasures()
-            finished = runtime.statistics().erasures.finished
+    """Try all waiting erasures once more; returns the exit code."""
+    async with Actions(directory_of(arguments), arguments.configured).open() as memory:
+        before = memory.statistics().erasures.finished
+        left = await memory.retry_erasures()
+        finished = memory.statistics().erasures.finished - before
     plural = "s" if finished != 1 else ""
     console.print(f"{finished} erasure{plural} finished", markup=False, highlight=False)
     print_erasures(console, left)

@@ -29,7 +29,7 @@ from remora.cli.opening import (
     open_to_read,
 )
 from remora.cli.render import counted, print_json, printable
-from remora.cluster.operating import call_there
+from remora.cluster.acting import Actions
 from remora.cluster.sharded import ShardedRuntime, runtimes_of
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
@@ -189,16 +189,16 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 
 async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
     """Return what was imported, and how many dead letters there are then."""
-    with call_there("import_(…)"):
-        async with open_runtime(arguments) as runtime:
-            with progress_bar("importing") as (progress, advance):
-                report = await runtime.import_(
-                    arguments.src, skip_existing=arguments.skip_existing, progress=advance
-                )
-                task = progress.task_ids[0]
-                progress.update(task, description="embedding", completed=0, total=None)
-                await runtime.settle()
-            return report, (await runtime.counts()).dead_jobs
+    actions = Actions(directory_of(arguments), arguments.configured)
+    async with actions.open(journal_only=False) as memory:
+        with progress_bar("importing") as (progress, advance):
+            report = await memory.import_(
+                arguments.src, skip_existing=arguments.skip_existing, progress=advance
+            )
+            task = progress.task_ids[0]
+            progress.update(task, description="embedding", completed=0, total=None)
+            await memory.settle()
+        return report, (await memory.counts()).dead_jobs
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:

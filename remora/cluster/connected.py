@@ -10,23 +10,29 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from remora.api.asking import ask_status
+from remora.api.runtime import Runtime
 from remora.api.shards import make_database_shards, make_shards
+from remora.api.status import StatusQuestion
 from remora.cluster.machines import Machines, parse_address, read_machines
 from remora.cluster.place import Place
+from remora.cluster.reading import without_long_term
 from remora.cluster.remote import RemoteMemory
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import Share, choose_layout, count_owners
 from remora.cluster.spawn import OwnerFinder
-from remora.cluster.target import Target
+from remora.cluster.target import Target, digest_of
 from remora.cluster.tcp import RemoteOwner
 from remora.cluster.transfers import WholeTransfers
 from remora.cluster.upkeep import SeparateTransfers
-from remora.cluster.watch import OwnerWatch
+from remora.cluster.watch import OwnerWatch, count_live_owners
+from remora.config import Config
 from remora.errors import ConfigError, JournalTooNew, OwnerUnreachable, RemoraError, StorageError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.storage.layout import ShardLayout
 from remora.storage.membership import Placement, ShardLease
+from remora.storage.sockets import has_sockets
 
 
 class ConnectedRuntime(ShardedRuntime):
@@ -36,10 +42,15 @@ class ConnectedRuntime(ShardedRuntime):
     started, and `ProtocolMismatch` if it and this process are of releases that do not understand
     each other. A memory that was connected before its process was forked is closed in the child:
     connect in each worker.
+
+    Args:
+        target: the memory.
+        there: how many processes have it open, if none is to be started or watched.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, there: int = 0) -> None:
         self._target = target
+        self._there = there
         self._seeker: OwnerSeeker | None = None
         machines = read_machines(target.config)
         self._owners: list[_Owner] = []
@@ -61,10 +72,12 @@ class ConnectedRuntime(ShardedRuntime):
     def _share_directory(self) -> list[RemoteMemory]:
         """The shards of each owner."""
         target = self._target
-        layout = choose_layout(target.directory, target.config.cluster.shards)
+        wanted = None if self._there else target.config.cluster.shards
+        layout = choose_layout(target.directory, wanted)
         like = [target.runtime] if layout is None else make_shards(target.runtime, layout)
-        owners = count_owners(target.config.cluster, layout)
-        self._owners = [_Owner(target, Share(number, owners)) for number in range(owners)]
+        owners = self._there or count_owners(target.config.cluster, layout)
+        shares = [Share(number, owners) for number in range(owners)]
+        self._owners = [_Owner(target, share, there=self._there > 0) for share in shares]
         return [
             RemoteMemory(
                 [like[number] for number in one.share.of(len(like))],
@@ -123,14 +136,18 @@ class ConnectedRuntime(ShardedRuntime):
 class _Owner:
     """An owner of some of the shards, as this worker finds it."""
 
-    def __init__(self, target: Target, share: Share) -> None:
+    def __init__(self, target: Target, share: Share, *, there: bool) -> None:
         self.share = share
+        self._there = there
         self._limits = target.config.cluster
-        self._finder = OwnerFinder(target, Place(target.directory, share.number), share)
+        self._place = Place(target.directory, share.number)
+        self._finder = OwnerFinder(target, self._place, share)
         self._watch: OwnerWatch | None = None
 
     async def dial(self) -> str:
-        """The socket of one that serves, which is watched from now on."""
+        """The socket of one that serves, which is watched from now on, unless it was there."""
+        if self._there:
+            return str(self._place.socket)
         info = await run_in_thread(self._finder.find, abandon_on_cancel=True)
         self.stop_watching()
         self._watch = OwnerWatch(info, self._limits)
@@ -141,6 +158,32 @@ class _Owner:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.stop()
+
+
+async def connect_there(directory: Path, config: Config) -> ConnectedRuntime | None:
+    """A memory through the processes that have it open, to be entered; None if none has.
+
+    Args:
+        directory: of the memory.
+        config: says how long to wait for them.
+
+    Raises:
+        DirectoryUnusable: there is no such directory, or this account may not look into it.
+        OwnerUnreachable: a process that has it open does not answer.
+    """
+    if not has_sockets():
+        return None
+    limits = config.cluster
+
+    def look() -> ConnectedRuntime | None:
+        if ask_status(directory, StatusQuestion(figures=False), PATIENCE_S) is None:
+            return None
+        path = directory.absolute()
+        runtime = Runtime(path, config=without_long_term(config))
+        target = Target(str(path), runtime, path, digest_of(config))
+        return ConnectedRuntime(target, there=count_live_owners(path, limits))
+
+    return await run_in_thread(look)
 
 
 _connected: weakref.WeakSet[RemoteMemory] = weakref.WeakSet()
@@ -163,6 +206,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 # -- finding the owners of shards on several machines: their leases say where they are -------------
 
 _logger = get_logger(__name__)
+PATIENCE_S = 5.0  # of the process that has a memory open
 _PAUSE_S = 0.1
 _LOOK_S = 1.0
 

@@ -15,6 +15,7 @@ from remora.cluster.wire import Hello, Welcome, WireError
 from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
+from remora.services.answering import WORK
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.sockets import socket_address
 
@@ -159,6 +160,7 @@ class Connection:
                     await owner.connect(line)
                 else:
                     with socket_address(Path(owner)) as address:
+                        line.preface = WORK
                         await self._loop.create_unix_connection(partial(_same, line), address)
                 async with asyncio.timeout(_GREETING_S):
                     await line.greeted.wait()
@@ -217,6 +219,7 @@ class _Line(asyncio.Protocol):
         self.greeted = asyncio.Event()
         self.lost = asyncio.Event()
         self.refusal: Exception | None = None
+        self.preface = b""
         self._router = router
         self._resume = flush
         self._transport: Any = None
@@ -231,7 +234,7 @@ class _Line(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WINDOW)
         hello = self.end.take()
         assert hello is not None
-        transport.write(hello)
+        transport.write(self.preface + hello)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Pings, and requests to leave: a socket of the owner's that a thread of its own answers.
+"""Pings, and requests to leave: questions that a thread of the owner answers at its socket.
 
 A worker can so tell an owner whose process hangs from one whose event loop is busy. The first is
 killed after seconds: a process that was stopped, and goes on later, would write what is out of
@@ -13,10 +13,8 @@ import contextlib
 import math
 import os
 import select
-import selectors
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,16 +22,15 @@ from typing import Literal, Self
 
 import msgspec
 
+from remora.api.status import RuntimeStatus, StatusQuestion
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
 from remora.storage.forks import give_up_in_children, keep_in_children
-from remora.storage.sockets import is_ours, listen_at, peer_of, socket_address
+from remora.storage.sockets import is_ours, peer_of, socket_address
 
 _logger = get_logger(__name__)
 _MOST_BYTES = 4_096
 _DEATH_S = 10.0
-_TICK_S = 5.0
-_BACKLOG = 256
 _LEAST_WORK_S = 0.03
 
 
@@ -89,110 +86,54 @@ class Answer(msgspec.Struct, frozen=True):
     shards: tuple[ShardFigures, ...] = ()
 
 
-_decode = msgspec.json.Decoder(Ping | Leave | Look).decode
+_decode = msgspec.json.Decoder(Ping | Leave | Look | StatusQuestion).decode
 
 
-class ControlThread(threading.Thread):
-    """The owner's side.
+class Control:
+    """The owner's side: what it answers, in the thread of its socket.
 
     Args:
-        path: of the socket; there is no file yet.
         on_leave: called in the event loop's thread.
-        tick: called every few seconds, in this thread.
         stays: see `Answer`.
 
     Attributes:
-        phase: what it answers.
-        figures: the workers that are connected, and what each shard does; called in this thread.
+        phase: what the owner does.
+        figures: the workers that are connected, and what each shard does.
+        status: answers a `StatusQuestion`; None while there is no memory.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        on_leave: Callable[[Leave], None],
-        tick: Callable[[], None],
-        *,
-        stays: bool,
-    ) -> None:
-        super().__init__(name="remora.control", daemon=True)
+    def __init__(self, on_leave: Callable[[Leave], None], *, stays: bool) -> None:
         self.phase: Literal["starting", "serving", "leaving"] = "starting"
         self.figures: Callable[[], tuple[int, tuple[ShardFigures, ...]]] = _nothing
+        self.status: Callable[[StatusQuestion], RuntimeStatus] | None = None
         self._stays = stays
         self._on_leave = on_leave
-        self._tick = tick
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_at: float | None = None
-        self._listener = listen_at(path, _BACKLOG)
-        give_up_in_children(self._listener.fileno())
-        self._ended = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch this loop from now on; call it in the loop's thread."""
         self._loop = loop
 
-    def stop(self) -> None:
-        """Answer no more."""
-        self._ended = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+    def answer(self, line: bytes) -> bytes:
+        """The answer to a line; see `remora.services.answering`.
 
-    def run(self) -> None:
-        """Answer, one line for each line."""
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._listener, selectors.EVENT_READ)
-            next_tick = time.monotonic()
-            while not self._ended:
-                if time.monotonic() >= next_tick:
-                    next_tick = time.monotonic() + _TICK_S
-                    self._tick()
-                for key, _ in ready.select(_TICK_S):
-                    one = key.fileobj
-                    assert isinstance(one, socket.socket)
-                    if one is self._listener:
-                        self._accept(ready)
-                    elif not self._serve(one):
-                        ready.unregister(one)
-                        _close(one)
-            for key in list(ready.get_map().values()):
-                if isinstance(key.fileobj, socket.socket):
-                    _close(key.fileobj)
-
-    def _accept(self, ready: selectors.BaseSelector) -> None:
-        try:
-            one, _ = self._listener.accept()
-        except OSError:  # it is closed, or there are too many files
-            time.sleep(0.01)
-            return
-        give_up_in_children(one.fileno())
-        if not is_ours(peer_of(one)[1]):
-            _logger.warning("control_refused", uid=peer_of(one)[1])
-            _close(one)
-            return
-        one.setblocking(False)
-        ready.register(one, selectors.EVENT_READ)
-
-    def _serve(self, one: socket.socket) -> bool:
-        """Answer what was sent; whether the connection stays. A line arrives in one piece."""
-        try:
-            data = one.recv(_MOST_BYTES)
-            lines = data.splitlines()
-            for line in lines:
-                message = _decode(line)
-                self._take(message)
-                answer = self._answer(message)
-                one.send(msgspec.json.encode(answer) + b"\n")
-        except (OSError, msgspec.DecodeError):
-            return False
-        return bool(lines)
-
-    def _take(self, message: Ping | Leave | Look) -> None:
-        loop = self._loop
-        if isinstance(message, Leave) and loop is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(self._on_leave, message)
+        Raises:
+            msgspec.DecodeError: it is no question.
+            OwnerUnreachable: the owner has no memory to speak of.
+        """
+        message = _decode(line)
+        if not isinstance(message, StatusQuestion):
+            return msgspec.json.encode(self._answer(message))
+        if self.status is None:
+            raise OwnerUnreachable("the memory is not open")
+        return msgspec.json.encode(self.status(message))
 
     def _answer(self, message: Ping | Leave | Look) -> Answer:
         now, loop = time.monotonic(), self._loop
+        if isinstance(message, Leave) and loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._on_leave, message)
         stuck_s = 0.0
         if self._asked_at is not None:
             stuck_s = now - self._asked_at
@@ -205,11 +146,6 @@ class ControlThread(threading.Thread):
 
     def _loop_runs(self) -> None:
         self._asked_at = None
-
-
-def _close(one: socket.socket) -> None:
-    keep_in_children(one.fileno())
-    one.close()
 
 
 def _nothing() -> tuple[int, tuple[ShardFigures, ...]]:

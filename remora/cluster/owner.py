@@ -11,7 +11,6 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -22,7 +21,7 @@ from typing import cast
 import msgspec
 
 from remora.api.runtime import Runtime
-from remora.api.shards import made_for_owner
+from remora.api.shards import made_for_owner, tell_status
 from remora.cluster.control import Leave, ShardFigures
 from remora.cluster.loading import load_ahead, load_rest
 from remora.cluster.machines import Machines, read_machines
@@ -38,9 +37,9 @@ from remora.cluster.term import find_loss
 from remora.errors import DirectoryLocked, RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
+from remora.services.answering import AnswerThread, Workers
 from remora.storage.lock import ReadLock
 from remora.storage.private import unusable_directory
-from remora.storage.sockets import is_ours, peer_of
 
 _logger = get_logger(__name__)
 _LOOK_S = 1.0
@@ -72,6 +71,7 @@ class Owner:
         self._leave: Leave | None = None
         self._stop = asyncio.Event()
         self._code = 0
+        self._thread: AnswerThread
 
     def run(self) -> int:
         """Own the memory and serve it until the end; returns the exit code."""
@@ -94,14 +94,13 @@ class Owner:
         """Serve until the end, as the owner; returns the exit code."""
         try:
             target = self._wait_for_lock(target)
-            listener = self._announce()
+            self._thread = self._announce()
             if target is None:
                 target = self._read_target()
             machines = read_machines(target.config)
             with asyncio.Runner() as runner:
                 if machines is None:
-                    return runner.run(self._serve(target, listener))
-                listener.close()  # workers of this machine find it by its leases as well
+                    return runner.run(self._serve(target))
                 return runner.run(self._share(target, machines))
         except RemoraError as e:
             _logger.error("owner_failed", error=str(e), kind=type(e).__name__)
@@ -134,7 +133,7 @@ class Owner:
             else:
                 return target
 
-    def _announce(self) -> socket.socket:
+    def _announce(self) -> AnswerThread:
         try:
             return self._seat.announce(self._asked_to_leave)
         except OSError as e:
@@ -174,21 +173,28 @@ class Owner:
         """Serve some of the memory's shards, where other machines serve the others."""
         self._watch_signals()
         await run_in_thread(self._seat.serve, target.digest)
+        tell_status(target.runtime, self._seat.control)
         await NodeServer(target, machines, self._stop).run()
         self._seat.leave()
         _logger.info("owner_left")
         return 0
 
-    async def _serve(self, target: Target, listener: socket.socket) -> int:
+    async def _serve(self, target: Target) -> int:
         loop = self._watch_signals()
         limits = target.config.cluster
         share = self._order.share
-        opened = ShardedRuntime.of(target.runtime, shards=limits.shards, share=share)
+        runtime = tell_status(target.runtime, self._seat.control)
+        opened = ShardedRuntime.of(runtime, shards=limits.shards, share=share)
         async with opened as memory:
             runtimes = cast("Sequence[Runtime]", memory.shards)
-            served = Served(runtimes, whole=memory, share=share, of=memory.count)
-            accept = _accept(listener, served)
-            accepting = loop.create_task(accept, name="remora.accept")
+            served = Served(
+                [(one.internals, one) for one in runtimes],
+                whole=memory,
+                share=share,
+                of=memory.count,
+            )
+            workers = Workers(self._thread, loop, lambda: served)
+            await workers.start()
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
             await run_in_thread(self._seat.serve, target.digest)
             _logger.info(
@@ -207,11 +213,10 @@ class Owner:
             await self._wait_for_end(memory, served, limits.linger_s)
             self._seat.leave(self._leave)
             await run_in_thread(self._standby.stop)
-            for task in (accepting, warming):
-                task.cancel()
-            await asyncio.gather(accepting, warming, return_exceptions=True)
+            warming.cancel()
+            await asyncio.gather(warming, return_exceptions=True)
             drain_s = target.config.supervisor.drain_s
-            await served.drain(min(drain_s, _HAND_OVER_S) if self._leave else drain_s)
+            await workers.drain(min(drain_s, _HAND_OVER_S) if self._leave else drain_s)
         _logger.info("owner_left")
         return self._code
 
@@ -277,28 +282,6 @@ def _find_loss(memory: ShardedRuntime) -> str | None:
     """Why a shard has ended by itself; None if none has."""
     found = (find_loss(cast("Runtime", shard)) for shard in memory.shards)
     return next((problem for problem in found if problem is not None), None)
-
-
-async def _accept(listener: socket.socket, served: Served) -> None:
-    """Serve connections of this account, until cancelled."""
-    loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    while True:
-        try:
-            one, _ = await loop.sock_accept(listener)
-        except OSError as e:  # too many files, for instance
-            _logger.error("accept_failed", error=str(e))
-            await asyncio.sleep(0.1)
-            continue
-        uid = peer_of(one)[1]
-        if not is_ours(uid):
-            _logger.warning("worker_refused", uid=uid)
-            one.close()
-            continue
-        try:
-            await loop.connect_accepted_socket(served.make_protocol, one)
-        except OSError:  # it has gone again
-            one.close()
 
 
 async def _warm_up(target: Target, memory: ShardedRuntime) -> None:

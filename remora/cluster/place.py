@@ -5,7 +5,7 @@ All are in the memory directory, for its account alone:
 ``owner.lock``
     Locked by the owner as long as it lives: one owner at a time.
 ``owner.json``
-    Says who owns the memory, and names the owner's two sockets: one for requests, one for control.
+    Says who owns the memory, and names the owner's socket.
 ``spawn.lock``
     Locked by the worker that starts an owner; holds when owners died.
 ``next-owner.json``
@@ -30,6 +30,7 @@ from typing import TypeVar
 import msgspec
 
 from remora.errors import DirectoryUnusable
+from remora.services.answering import socket_name
 from remora.storage.boot_time import boot_time
 from remora.storage.private import (
     make_private_directory,
@@ -64,8 +65,7 @@ class OwnerInfo(msgspec.Struct, frozen=True):
     Attributes:
         pid: of the owner, in its own namespace.
         since: when it became the owner (ISO 8601).
-        socket: path of its socket for requests.
-        control: path of its socket for control.
+        socket: path of its socket.
         target: what it was started with.
         release: its release of remora.
         digest: of its configuration.
@@ -76,7 +76,6 @@ class OwnerInfo(msgspec.Struct, frozen=True):
     pid: int
     since: str
     socket: str
-    control: str
     target: str
     release: str
     digest: str
@@ -113,8 +112,7 @@ class Place:
         self.owner_lock = directory / f"owner{seat}.lock"
         self.spawn_lock = directory / f"spawn{seat}.lock"
         self.log = directory / f"owner{seat}.log"
-        self.socket = directory / f"owner{seat}.sock"
-        self.control = directory / f"control{seat}.sock"
+        self.socket = directory / socket_name(number)
         self.info = directory / f"owner{seat}.json"
         self._next = directory / f"next-owner{seat}.json"
 

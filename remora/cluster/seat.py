@@ -5,10 +5,8 @@ Everything here blocks.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,17 +16,16 @@ from pathlib import Path
 import msgspec
 
 import remora
-from remora.cluster.control import ControlThread, Leave
+from remora.cluster.control import Control, Leave
 from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
+from remora.services.answering import AnswerThread
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.lock import keep_owner_file
 from remora.storage.private import open_private
-from remora.storage.sockets import listen_at
 
 _TRIES_S = 1.0
 _PAUSE_S = 0.02
 _NEXT_OWNER_S = 10.0
-_BACKLOG = 1_024
 
 
 class Seat:
@@ -40,7 +37,12 @@ class Seat:
         target: what this owner was started with.
         stays: it was started by hand; see `Answer`.
         logs: it writes to ``owner.log``.
+
+    Attributes:
+        control: answers pings, once the owner is announced.
     """
+
+    control: Control
 
     def __init__(
         self, place: Place, target: str, *, owners: int = 1, stays: bool, logs: bool
@@ -49,14 +51,12 @@ class Seat:
         self._stays = stays
         self._logs = logs
         self._held = ExitStack()
-        self._control: ControlThread | None = None
         self._next: NextOwner | None = None
         self._files: dict[Path, int] = {}
         self.info = OwnerInfo(
             pid=os.getpid(),
             since="",
             socket="",
-            control="",
             target=target,
             release=remora.__version__,
             digest="",
@@ -82,36 +82,32 @@ class Seat:
                 self._held.callback(_unlock, descriptor)
                 return True
 
-    def announce(self, on_leave: Callable[[Leave], None]) -> socket.socket:
-        """Say who owns the memory, and answer pings; returns the socket for requests.
+    def announce(self, on_leave: Callable[[Leave], None]) -> AnswerThread:
+        """Say who owns the memory, and answer pings; returns the thread that does.
 
         Args:
-            on_leave: called in the thread of the event loop, see `attach`.
+            on_leave: called in the thread of the event loop, see `Control.attach`.
 
         Raises:
             OSError: the directory takes no sockets.
         """
-        path, control = self.place.socket, self.place.control
-        self._held.callback(_remove, path, control)
-        listener = self._held.enter_context(listen_at(path, _BACKLOG))
-        give_up_in_children(listener.fileno())
-        self._held.callback(keep_in_children, listener.fileno())
+        path = self.place.socket
+        self.control = Control(on_leave, stays=self._stays)
         tick = self.place.bound_log if self._logs else _do_nothing
-        self._control = ControlThread(control, on_leave, tick, stays=self._stays)
-        self._held.callback(self._control.stop)
-        self._control.start()
+        thread = AnswerThread(path, self.control.answer, tick)
+        self._held.callback(thread.stop)
+        thread.start()
         self.info = msgspec.structs.replace(
             self.info,
             socket=str(path),
-            control=str(control),
             since=datetime.now(UTC).isoformat(timespec="seconds"),
             began=boot_time(),
         )
         self._held.callback(self.place.remove_owner, self.info.pid)
         self.place.write_owner(self.info)
         self._held.enter_context(keep_owner_file(self.place.directory))
-        self._files = {one: one.stat().st_ino for one in (path, control, self.place.owner_lock)}
-        return listener
+        self._files = {one: one.stat().st_ino for one in (path, self.place.owner_lock)}
+        return thread
 
     def find_missing(self) -> str | None:
         """The path of a file without which no new worker finds this owner, and which has gone."""
@@ -120,12 +116,6 @@ class Seat:
                 return str(path)
         found = self.place.read_owner()
         return None if found is not None and found.pid == self.info.pid else str(self.place.info)
-
-    @property
-    def control(self) -> ControlThread:
-        """Return what answers pings."""
-        assert self._control is not None
-        return self._control
 
     def serve(self, digest: str) -> None:
         """Say that requests are served from now on, with a configuration of this digest."""
@@ -158,12 +148,6 @@ def _unlock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may have the file open
     keep_in_children(descriptor)
     os.close(descriptor)
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _do_nothing() -> None: ...

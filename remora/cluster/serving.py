@@ -12,11 +12,10 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from remora.actors.session.messages import Append, Load, Replace
+from remora.api.build import Internals
 from remora.api.operator import Operator
-from remora.api.runtime import Runtime
 from remora.cluster.calls import CallType, find_call, perform
 from remora.cluster.link import WINDOW, OwnerEnd, Work
-from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import WHOLE, Share, another_count, another_division
 from remora.cluster.wire import (
     WIRE,
@@ -53,24 +52,24 @@ class Served:
     """Serves workers: `make_protocol` is for ``loop.create_unix_server``.
 
     Args:
-        shards: opened runtimes, by number.
-        whole: all of them as one, for exports, imports and backups.
+        shards: the parts of opened runtimes and their operators, by number.
+        whole: the operator of all of them, for exports, imports and backups.
         share: which shards of the memory they are; other processes own the others.
         of: how many shards the memory has; None for those that are given.
     """
 
     def __init__(
         self,
-        shards: Sequence[Runtime],
+        shards: Sequence[tuple[Internals, Operator]],
         *,
-        whole: Operator | None = None,
+        whole: Operator,
         share: Share = WHOLE,
         of: int | None = None,
     ) -> None:
         self._share = share
         self._count = of or len(shards)
-        self.whole = whole or (shards[0] if len(shards) == 1 else ShardedRuntime(shards))
-        self.shards = tuple(map(_Shard, shards))
+        self.whole = whole
+        self.shards = tuple(_Shard(*one) for one in shards)
         self._links: dict[_Link, None] = {}
         self._draining = False
         self._infos = tuple(shard.info for shard in self.shards)
@@ -138,10 +137,9 @@ class Served:
 class _Shard:
     """A runtime, as its links use it."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        built = runtime.internals
+    def __init__(self, built: Internals, operator: Operator) -> None:
         parts = built.parts
-        self.runtime = runtime
+        self.operator = operator
         self.parts = parts
         self.registry = built.registry
         self.planner = built.planner
@@ -387,7 +385,7 @@ class _Link(asyncio.Protocol):
             call.name,
             call.arguments,
             parts=shard.parts,
-            verbs=self._served.whole if call.name in _OF_ALL else shard.runtime,
+            verbs=self._served.whole if call.name in _OF_ALL else shard.operator,
             progress=partial(self._tell, call.number),
         )
         return Returned(returned)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -10,28 +12,25 @@ import anyio
 
 from remora.api.base import BaseRuntime, holder_of
 from remora.api.build import Internals
-from remora.api.changes import Changes
 from remora.api.dead_letters import check_droppable, pick_dead_letters
 from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.shards import make_shards, opened_parts, options_of
 from remora.api.statistics import RuntimeStatistics, add_figures
-from remora.api.status import make_answer
+from remora.api.status import TellsStatus, answer_line, make_status
 from remora.cluster.merging import (
     ShardIds,
     add_progress,
 )
+from remora.cluster.serving import Served
 from remora.cluster.sharding import WHOLE, ShardedDirectory, Share, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RuntimeClosed
-from remora.ids import SessionKey
 from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
-from remora.services.answering import AnswerThread, start_answering
-from remora.services.deleting import DeletionReceipt
-from remora.services.erasure import ErasureReceipt
+from remora.services.answering import AnswerThread, Workers, start_answering
 from remora.services.parts import PartsHolder
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
@@ -143,6 +142,7 @@ class ShardedRuntime(BaseRuntime):
         directory: owned while it is open; None if somebody else sees to that.
         share: which shards of the memory these are; other processes own the others.
         of: how many shards the memory has; None for as many as are given.
+        told: answers other processes for the memory; None for a socket of its own.
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class ShardedRuntime(BaseRuntime):
         directory: ShardedDirectory | None = None,
         share: Share = WHOLE,
         of: int | None = None,
+        told: TellsStatus | None = None,
     ) -> None:
         if not shards:
             raise ConfigError("a memory has at least one shard")
@@ -170,7 +171,9 @@ class ShardedRuntime(BaseRuntime):
         numbered = dict(zip(share.of(self.count), self.shards, strict=True))
         self._all = ShardedOperator(numbered, transfers, ShardIds(self.count, share))
         self._life: _Life | None = None
+        self._told = told
         self._answering: AnswerThread | None = None
+        self._workers: Workers | None = None
 
     @classmethod
     def of(cls, runtime: Runtime, *, shards: int | None = None, share: Share = WHOLE) -> Self:
@@ -203,7 +206,14 @@ class ShardedRuntime(BaseRuntime):
                 path, layout, wait_s=wait_s, clock=options.clock, shared=share != WHOLE
             )
         transfers = LocalTransfers(made, path, layout)
-        return cls(made, transfers=transfers, directory=directory, share=share, of=layout.shards)
+        return cls(
+            made,
+            transfers=transfers,
+            directory=directory,
+            share=share,
+            of=layout.shards,
+            told=options.told,
+        )
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f"{str(self.path)!r}, "
@@ -246,9 +256,10 @@ class ShardedRuntime(BaseRuntime):
         try:
             if self._directory is not None:
                 await self._directory.open()
-                self._answering = await run_in_thread(self._start_answering, self._directory.path)
+                await self._start_answering(self._directory.path)
             await life.open(self.shards[:1])  # it loads the models of all
             await life.open(self.shards[1:])
+            self._workers = await self._serve_workers()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 try:
@@ -280,10 +291,15 @@ class ShardedRuntime(BaseRuntime):
             except Exception as e:
                 errors.append(e)
 
+        workers, self._workers = self._workers, None
         try:
+            if workers is not None:
+                await workers.drain(self.config.supervisor.drain_s)
             await self._all.each(close)
         finally:
             answering, self._answering = self._answering, None
+            if self._told is not None:
+                self._told.status = None
             with anyio.CancelScope(shield=True):
                 if answering is not None:
                     await run_in_thread(answering.stop)
@@ -292,35 +308,33 @@ class ShardedRuntime(BaseRuntime):
         if errors:
             raise errors[0]
 
-    def _start_answering(self, directory: Path) -> AnswerThread | None:
-        local = [shard for shard in self.shards if isinstance(shard, Runtime)]
+    async def _start_answering(self, directory: Path) -> None:
+        local = runtimes_of(self)
 
         def opened() -> list[Internals]:
             parts = [one for one in map(opened_parts, local) if one is not None]
             return parts if len(parts) == len(local) else []
 
-        async def forget(user: str, session: str | None) -> ErasureReceipt:
-            who = self.user(user)
-            return await (who if session is None else who.session(session)).forget()
+        share = self._share.of(self.count)
+        status = make_status(self.health, opened, shards=self.count, share=share)
+        if self._told is not None:
+            self._told.status = status
+        else:
+            line = partial(answer_line, status)
+            self._answering = await run_in_thread(start_answering, directory, line)
 
-        async def delete(key: SessionKey, ids: Sequence[str]) -> DeletionReceipt:
-            return await self.session(key.user, key.session).delete(ids)
+    async def _serve_workers(self) -> Workers | None:
+        """Serve commands and the page as workers; an owner has its own."""
+        if self._answering is None:
+            return None
 
-        changes = Changes(
-            lambda: holder_of(local[0]).home,
-            retry=self.retry_dead_letters,
-            drop=self.drop_dead_letters,
-            forget=forget,
-            delete=delete,
-        )
-        answer = make_answer(
-            self.health,
-            opened,
-            changes=changes,
-            shards=self.count,
-            share=self._share.of(self.count),
-        )
-        return start_answering(directory, answer, self._share.number)
+        def make() -> Served:
+            shards = [(one.internals, one) for one in runtimes_of(self)]
+            return Served(shards, whole=self, share=self._share, of=self.count)
+
+        workers = Workers(self._answering, asyncio.get_running_loop(), make)
+        await workers.start()
+        return workers
 
 
 def runtimes_of(memory: BaseRuntime) -> list[Runtime]:

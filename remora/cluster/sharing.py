@@ -13,7 +13,7 @@ from remora.api.database import check_directory, open_database
 from remora.api.health import Health, HealthProblem, merge_health, of_problems
 from remora.api.runtime import Runtime
 from remora.api.shards import make_database_shards, opened_parts, options_of, with_journal
-from remora.api.status import make_answer
+from remora.api.status import answer_line, make_status
 from remora.cluster.link import OwnerEnd
 from remora.cluster.loading import load_rest
 from remora.cluster.machines import Machines
@@ -196,8 +196,13 @@ class NodeServer:
     # -- what others ask of it ---------------------------------------------------------------------
 
     async def _answer(self, stack: AsyncExitStack, layout: ShardLayout) -> None:
-        answer = make_answer(self._health, self._opened, shards=layout.shards)
-        thread = await run_in_thread(start_answering, self._target.directory, answer)
+        status = make_status(self._health, self._opened, shards=layout.shards)
+        told = options_of(self._target.runtime).told
+        if told is not None:
+            told.status = status
+            return
+        line = partial(answer_line, status)
+        thread = await run_in_thread(start_answering, self._target.directory, line)
         if thread is not None:
             stack.push_async_callback(run_in_thread, thread.stop)
 

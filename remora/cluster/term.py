@@ -51,7 +51,8 @@ class ShardTerm:
     async def run(self) -> None:  # noqa: D102
         await self.runtime.start()
         try:
-            served = self.served = Served([self.runtime])
+            internals = self.runtime.internals
+            served = self.served = Served([(internals, self.runtime)], whole=self.runtime)
             _logger.info("shard_served", shard=self.number, epoch=served.shards[0].info.epoch)
             lost = await self._wait_for_end()
             if lost is not None:

@@ -23,7 +23,7 @@ def open_control(info: OwnerInfo, limits: ClusterConfig) -> ControlLink:
         OwnerGone: nobody listens there.
         OwnerUnreachable: it belongs to another account.
     """
-    return ControlLink(info.control, limits.silent_s, limits.stuck_s)
+    return ControlLink(info.socket, limits.silent_s, limits.stuck_s)
 
 
 def count_live_owners(directory: Path, limits: ClusterConfig) -> int:

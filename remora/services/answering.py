@@ -1,7 +1,11 @@
-"""Answers other processes of the same account about a memory that this process has open.
+"""The socket of a process that has a memory open, for other processes of the same account.
 
-A thread of its own answers, at a socket in the memory directory: also while the event loop is busy
-or stuck. One line of JSON is asked, one is answered, at once.
+A thread of its own accepts connections, also while the event loop is busy or stuck. What comes by
+one is of two kinds:
+
+- lines of JSON, each a question that the thread answers with a line, at once;
+- the line `WORK`, and then whatever a worker and an event loop say to each other
+  (`remora.cluster.link`): the thread gives the connection away.
 """
 
 from __future__ import annotations
@@ -13,35 +17,44 @@ import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from remora.logging import get_logger
+from remora.runtime.threads import run_in_thread
 from remora.storage.sockets import has_sockets, is_ours, listen_at, peer_of
 
+if TYPE_CHECKING:
+    import asyncio
+
 _logger = get_logger(__name__)
-SOCKET_NAME = "status.sock"
+SOCKET_NAME = "owner.sock"
+WORK = b'{"type":"work"}\n'
+"""The first line of a worker."""
 MAX_LINE_BYTES = 256 << 10
 """Of a question."""
-_MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 256
+"""Of those that ask; workers are not counted."""
 _IDLE_S = 60.0
+_TICK_S = 5.0
 _PAUSE_S = 0.05
+
+Take: TypeAlias = Callable[[socket.socket], None]
 
 
 def socket_name(number: int) -> str:
     """Of the process that has this number among those that own a memory together."""
-    return f"status-{number}.sock" if number else SOCKET_NAME
+    return f"owner-{number}.sock" if number else SOCKET_NAME
 
 
-def start_answering(
-    directory: Path, answer: Callable[[bytes], bytes], number: int = 0
-) -> AnswerThread | None:
+def start_answering(directory: Path, answer: Callable[[bytes], bytes]) -> AnswerThread | None:
     """Answer at the socket of a memory directory, which this process owns. Blocks.
 
     Args:
         directory: the memory's.
         answer: the answer to a question, both without the end of the line; called in the thread.
-        number: of this process among those that own the memory together.
 
     Returns:
         None where that is not possible, which is logged: a memory works without it.
@@ -49,7 +62,7 @@ def start_answering(
     if not has_sockets():
         return None
     try:
-        thread = AnswerThread(directory / socket_name(number), answer)
+        thread = AnswerThread(directory / SOCKET_NAME, answer)
         thread.start()
     except (OSError, RuntimeError) as e:  # a file system without sockets; no more threads
         _logger.warning("status_not_answered", path=str(directory), error=str(e))
@@ -63,24 +76,41 @@ class AnswerThread(threading.Thread):
     Args:
         path: of the socket.
         answer: see `start_answering`. What it raises ends the connection.
+        tick: called every few seconds, in this thread.
 
     Raises:
         OSError: nothing can listen there.
     """
 
-    def __init__(self, path: Path, answer: Callable[[bytes], bytes]) -> None:
-        super().__init__(name="remora.status", daemon=True)
+    def __init__(
+        self,
+        path: Path,
+        answer: Callable[[bytes], bytes],
+        tick: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(name="remora.answers", daemon=True)
         self._path = path
         self._answer = answer
+        self._tick = tick
         self._ended = False
         self._pid = os.getpid()
-        self._listener = listen_at(path, _MOST_CONNECTIONS)
+        self._listener = listen_at(path, MAX_CONNECTIONS)
         self._file = path.lstat().st_ino
         self._listener.setblocking(False)
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._peers: dict[socket.socket, _Peer] = {}
+        self._workers: deque[socket.socket] = deque()
+        self._take: Take | None = None
         _threads.add(self)
+
+    def give_workers(self, take: Take | None) -> None:
+        """Give connections of workers to `take`, which is called in any thread, from now on.
+
+        None: keep them until it is told to whom they go, or until the end.
+        """
+        self._take = take
+        self._pass_on()
 
     def stop(self) -> None:
         """Answer no more, and remove the socket. Blocks until the thread has ended."""
@@ -97,14 +127,19 @@ class AnswerThread(threading.Thread):
         """A forked process has the sockets, and no thread that answers."""
         self._ended = True
         self._ready.close()
-        for one in (self._listener, *self._peers):
+        for one in (self._listener, *self._peers, *self._workers):
             one.close()
 
     def run(self) -> None:
         """Answer until `stop`."""
+        next_tick = time.monotonic()
         try:
             while not self._ended:
-                for key, events in self._ready.select(_IDLE_S if self._peers else None):
+                if self._tick is not None and time.monotonic() >= next_tick:
+                    next_tick = time.monotonic() + _TICK_S
+                    self._tick()
+                wait_s = _IDLE_S if self._peers else None
+                for key, events in self._ready.select(wait_s if self._tick is None else _TICK_S):
                     one = key.fileobj
                     assert isinstance(one, socket.socket)
                     if one is self._listener:
@@ -115,7 +150,7 @@ class AnswerThread(threading.Thread):
         except Exception:  # a defect; the memory goes on without it
             _logger.exception("status_failed")
         finally:
-            for one in (*self._peers, self._listener):
+            for one in (*self._peers, *self._workers, self._listener):
                 one.close()
             self._peers.clear()
             self._ready.close()
@@ -131,7 +166,7 @@ class AnswerThread(threading.Thread):
         ours = is_ours(uid)
         if not ours:
             _logger.warning("status_refused", uid=uid)
-        if not ours or len(self._peers) >= _MOST_CONNECTIONS:
+        if not ours or len(self._peers) >= MAX_CONNECTIONS:
             one.close()
             return
         one.setblocking(False)
@@ -144,10 +179,12 @@ class AnswerThread(threading.Thread):
         peer.used_at = time.monotonic()
         try:
             if events & selectors.EVENT_READ:
-                data = one.recv(MAX_LINE_BYTES)
-                peer.asked += data
-                if not data or len(peer.asked) > MAX_LINE_BYTES:
-                    raise ConnectionError
+                peer.read(one)
+            if peer.asked == WORK and peer.is_new:
+                self._forget(one)
+                self._workers.append(one)
+                self._pass_on()
+                return
             if not peer.answer and (line := peer.take_line()) is not None:
                 peer.answer = self._answer(line) + b"\n"
             if peer.answer:
@@ -156,21 +193,96 @@ class AnswerThread(threading.Thread):
         except Exception as e:
             if not isinstance(e, OSError):
                 _logger.warning("status_question_refused", error=type(e).__name__)
-            self._end(one)
+            self._forget(one)
+            one.close()
             return
         more = b"\n" in peer.asked
         wanted = selectors.EVENT_WRITE if peer.answer or more else selectors.EVENT_READ
         self._ready.modify(one, wanted)
 
-    def _end(self, one: socket.socket) -> None:
+    def _pass_on(self) -> None:
+        while (take := self._take) is not None:
+            try:
+                one = self._workers.popleft()
+            except IndexError:
+                return
+            try:
+                take(one)
+            except Exception as e:  # the memory closes
+                _logger.warning("worker_refused", error=type(e).__name__)
+                one.close()
+
+    def _forget(self, one: socket.socket) -> None:
         self._ready.unregister(one)
         del self._peers[one]
-        one.close()
 
     def _end_idle(self) -> None:
         before = time.monotonic() - _IDLE_S
         for one in [one for one, peer in self._peers.items() if peer.used_at < before]:
-            self._end(one)
+            self._forget(one)
+            one.close()
+
+
+class ServesWorkers(Protocol):
+    """The port of what speaks with workers: `remora.cluster.serving.Served`."""
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """Return what speaks with one."""
+        ...
+
+    async def drain(self, seconds: float) -> None:
+        """Answer what was asked, at most for so long, and close all connections."""
+        ...
+
+
+class Workers:
+    """Takes connections of workers from the thread that accepts them to an event loop.
+
+    Args:
+        thread: accepts them.
+        loop: where they are served.
+        make: gives what serves them; called in a thread, at the first connection.
+    """
+
+    def __init__(
+        self,
+        thread: AnswerThread,
+        loop: asyncio.AbstractEventLoop,
+        make: Callable[[], ServesWorkers],
+    ) -> None:
+        self._thread = thread
+        self._loop = loop
+        self._make = make
+        self._served: ServesWorkers | None = None
+        self._making = threading.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Serve those that have come, and those that come."""
+        await run_in_thread(self._thread.give_workers, self._take)
+
+    async def drain(self, seconds: float) -> None:
+        """Serve no more of them; see `ServesWorkers.drain`."""
+        self._thread.give_workers(None)
+        if self._served is not None:
+            await self._served.drain(seconds)
+
+    def _take(self, connection: socket.socket) -> None:
+        with self._making:
+            if self._served is None:
+                self._served = self._make()
+        self._loop.call_soon_threadsafe(self._serve, self._served, connection)
+
+    def _serve(self, served: ServesWorkers, connection: socket.socket) -> None:
+        task = self._loop.create_task(self._connect(served, connection), name="remora.worker")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, served: ServesWorkers, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(served.make_protocol, connection)
+        except OSError:  # it has gone again
+            connection.close()
 
 
 class _Peer:
@@ -179,13 +291,30 @@ class _Peer:
     def __init__(self) -> None:
         self.asked = b""
         self.answer = b""
+        self.is_new = True
         self.used_at = time.monotonic()
+
+    def read(self, connection: socket.socket) -> None:
+        """Read what has come: of a worker, only its first line.
+
+        Raises:
+            ConnectionError: it is the end, or a line that is too long.
+        """
+        data = b""
+        if self.is_new and WORK.startswith(self.asked):
+            data = connection.recv(len(WORK) - len(self.asked))
+        if not data or not WORK.startswith(self.asked + data):
+            with contextlib.suppress(BlockingIOError):
+                data += connection.recv(MAX_LINE_BYTES)
+        self.asked += data
+        if not data or len(self.asked) > MAX_LINE_BYTES:
+            raise ConnectionError
 
     def take_line(self) -> bytes | None:
         line, end, rest = self.asked.partition(b"\n")
         if not end:
             return None
-        self.asked = rest
+        self.asked, self.is_new = rest, False
         return line
 
 

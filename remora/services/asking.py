@@ -11,7 +11,7 @@ from remora.services.answering import socket_name
 from remora.storage.sockets import connect_socket, has_sockets, is_ours, peer_of
 
 _PART_BYTES = 64 << 10
-_SOCKET = re.compile(r"status-(\d+)\.sock")
+_SOCKET = re.compile(r"owner-(\d+)\.sock")
 _MOST_BYTES = 8 << 20
 
 

@@ -325,7 +325,8 @@ class _Page:
     async def delete(self, body: bytes) -> Any:
         """Delete messages of a session."""
         asked = msgspec.json.decode(body, type=_Delete)
-        return await self._actions.delete(asked.user, asked.session, asked.ids)
+        count = await self._actions.delete(asked.user, asked.session, asked.ids)
+        return {"changed": count}
 
 
 def _user(query: Mapping[str, str]) -> str:

@@ -209,7 +209,8 @@ async def test_commands_that_change_something_ask_the_server(
     """It retries and drops dead letters, and erases, while it goes on."""
     directory = tmp_path / "memory"
     at_once = {"max_attempts": 1, "backoff_s": 0.01}
-    config = Config.from_dict({**LEAN_TREE, "supervisor": at_once})
+    later = {"forgotten_s": 3_600}
+    config = Config.from_dict({**LEAN_TREE, "supervisor": at_once, "retention": later})
     runtime = Runtime(directory, config=config, redact_long_term=poison)
     async with ShardedRuntime.of(runtime, shards=shards) as server:
         for name, session in (("alice", "chat"), ("bob", "chat"), ("bob", "more")):
@@ -244,10 +245,24 @@ async def test_commands_that_change_something_ask_the_server(
         await server.session("bob", "chat").append(user("Still here."))
         assert len(await server.session("bob", "chat").history()) == 2
 
+        await server.user("zoe").remember("My birthday is on March 15.")
+        await server.settle()
+        assert (await command("forget", "zoe", "--yes"))[0] == 0
+        waiting = len(server.erasures())
+        assert waiting > 0
+        code, said = await command("jobs", "retry", "--all")
+        assert (code, f"{waiting} erasure" in said) == (0, True)
+        assert server.erasures() == []
+
+        exported = tmp_path / "bob.jsonl"
+        assert (await command("export", str(exported)))[0] == 0
+        await server.user("bob").forget()
+        code, said = await command("import", str(exported), "--skip-existing")
+        assert (code, "1 session with 2 messages" in said) == (0, True)
+        assert len(await server.session("bob", "chat").history()) == 2
+
         code, said = await command("reembed")
         assert (code, "is in use by process" in said) == (1, True)
-        code, said = await command("import", str(tmp_path / "x.jsonl"))
-        assert (code, "call it there: await runtime.import_(…)" in said) == (1, True)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux")

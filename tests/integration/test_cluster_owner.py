@@ -516,7 +516,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("name", ["owner.sock", "control.sock", "owner.json", "owner.lock"])
+@pytest.mark.parametrize("name", ["owner.sock", "owner.json", "owner.lock"])
 async def test_an_owner_that_nobody_can_find_ends(tmp_path: Path, memory: Path, name: str) -> None:
     """Its files were removed: it ends, new workers have another, and nothing is lost."""
     file = write_config(tmp_path)

@@ -31,6 +31,7 @@ from remora.cluster.wire import (
     frame,
 )
 from remora.errors import MailboxFull, OwnerUnreachable, ProtocolMismatch
+from remora.services.answering import WORK
 from tests.harness import user
 from tests.remote import Owner, said, spin, whole_turn, workers
 
@@ -61,6 +62,7 @@ class Stranger:
 @asynccontextmanager
 async def stranger(owner: Owner, name: str = "stranger") -> AsyncIterator[Stranger]:
     made = Stranger(*await asyncio.open_unix_connection(owner.path))
+    made.writer.write(WORK)
     made.send(Hello(WIRE, "9.0", worker=name))
     await made.replies(1)
     try:

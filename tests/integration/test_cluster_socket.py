@@ -25,6 +25,7 @@ from remora.errors import (
     SessionBusy,
     TurnClosed,
 )
+from remora.services.answering import WORK
 from tests.harness import user
 from tests.integration.conftest import PLAIN, PLAIN_TREE
 from tests.remote import remote, said, spin, whole_turn, workers
@@ -197,7 +198,7 @@ async def test_garbage_ends_its_own_connection_alone(tmp_path: Path) -> None:
         ]
         for one in bad:
             reader, writer = await asyncio.open_unix_connection(owner.path)
-            writer.write(one)
+            writer.write(WORK + one)
             await reader.read()  # until the owner closes it
             writer.close()
             await shard.session("ann", "one").append(user("still served"))
@@ -221,7 +222,7 @@ async def test_a_worker_that_reads_nothing_is_bounded(tmp_path: Path) -> None:
         chat = shard.session("ann", "one")
         await chat.append([user("x" * 100_000) for _ in range(10)])
         reader, writer = await asyncio.open_unix_connection(owner.path)
-        writer.write(bytes(frame([Hello(WIRE, worker="deaf")])))
+        writer.write(WORK + bytes(frame([Hello(WIRE, worker="deaf")])))
         await reader.readexactly(10)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         sent = 0

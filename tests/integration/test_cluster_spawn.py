@@ -120,9 +120,8 @@ def test_an_owner_outlives_its_worker_and_is_private(tmp_path: Path, memory: Pla
     assert os.getsid(info.pid) == info.pid
     names = {path.name for path in memory.directory.iterdir()}
     assert {"owner.log", "owner.json", "spawn.lock"} <= names
-    sockets = (Path(info.socket), Path(info.control))  # elsewhere, if the path is too long for one
-    assert all(path.is_socket() for path in sockets)
-    for path in (*memory.directory.iterdir(), *sockets):
+    assert Path(info.socket).is_socket()
+    for path in memory.directory.iterdir():
         if path.name != "started":
             assert stat.S_IMODE(path.stat().st_mode) & 0o177 == 0, path
     assert stat.S_IMODE(memory.directory.stat().st_mode) == 0o700
@@ -293,7 +292,7 @@ def test_other_accounts_are_refused(tmp_path: Path, memory: Place) -> None:
     info = finder(make_target(tmp_path)).find()
     with open_control(info, ClusterConfig()) as control:
         assert control.ask().phase == "serving"
-    path = Path(info.control)
+    path = Path(info.socket)
     path.chmod(0o777)
     for directory in path.parents[: len(path.parents) - 1]:
         directory.chmod(directory.stat().st_mode | 0o755)
@@ -316,25 +315,25 @@ except ConnectionError: print(b'')
         assert control.ask().phase == "serving"
 
 
-def test_garbage_on_the_control_socket(tmp_path: Path, memory: Place) -> None:
+def test_garbage_on_the_socket(tmp_path: Path, memory: Place) -> None:
     """That connection ends; nothing else notices."""
     info = finder(make_target(tmp_path)).find()
     for garbage in (b"\0" * 5_000, b"{}\n", b"\xff\n", b"[" * 4_000 + b"\n", b""):
         with socket.socket(socket.AF_UNIX) as one:
             one.settimeout(None)
-            one.connect(info.control)
+            one.connect(info.socket)
             with suppress(ConnectionError):  # it may be closed before all is sent
                 one.sendall(garbage)
                 one.shutdown(socket.SHUT_WR)
                 assert one.recv(100) == b""
-    with ControlLink(info.control, 600, 600) as control:
+    with ControlLink(info.socket, 600, 600) as control:
         assert control.ask().phase == "serving"
 
 
 def test_a_runtime_beside_an_owner(tmp_path: Path) -> None:
     """The error names what to write instead, in whichever order the files are written."""
     place = Place(tmp_path)
-    info = OwnerInfo(os.getpid() + 1, "2026-01-01", "s", "c", "app:memory", "0.1.0", "", 0.0)
+    info = OwnerInfo(os.getpid() + 1, "2026-01-01", "s", "app:memory", "0.1.0", "", 0.0)
     place.write_owner(info)
     with keep_owner_file(tmp_path):
         lock = DirectoryLock(tmp_path)

@@ -19,7 +19,7 @@ import pytest
 from remora import Runtime, observe
 from remora.cluster.sharded import ShardedRuntime
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
-from remora.services.answering import SOCKET_NAME, start_answering
+from remora.services.answering import MAX_CONNECTIONS, SOCKET_NAME, start_answering
 from remora.storage.sockets import connect_socket
 from tests.configs import PLAIN
 from tests.harness import user
@@ -157,9 +157,9 @@ async def test_one_who_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
             unread = connect(0.2)
             with pytest.raises(TimeoutError):  # no more is read of one who asks on
                 while True:
-                    unread.sendall(b"{}\n" * 1_000)
+                    unread.sendall(b'{"type":"status"}\n' * 1_000)
             assert (await status_of(directory)).health.ready
-            for _ in range(60):
+            for _ in range(MAX_CONNECTIONS - 11):
                 connect()
             with pytest.raises(OwnerUnreachable, match="too many ask"):
                 await status_of(directory)
