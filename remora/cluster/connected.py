@@ -168,10 +168,10 @@ async def connect_there(directory: Path, config: Config) -> ConnectedRuntime | N
         config: says how long to wait for them.
 
     Raises:
-        DirectoryUnusable: there is no such directory, or this account may not look into it.
+        DirectoryUnusable: it is no directory, or this account may not look into it.
         OwnerUnreachable: a process that has it open does not answer.
     """
-    if not has_sockets():
+    if not has_sockets() or not await run_in_thread(directory.exists):
         return None
     limits = config.cluster
 

@@ -291,7 +291,7 @@ async def test_serve_with_another_number_beside_busy_workers(tmp_path: Path, mem
                     assert owner(memory, 0).pid == server.pid
                     gone = Place(memory, 1)
                     gone.write_owner(
-                        msgspec.structs.replace(owner(memory, 0), owners=2, control="/none")
+                        msgspec.structs.replace(owner(memory, 0), owners=2, socket="/none")
                     )
                     where = ("--dir", str(memory), "--yes")
                     assert await in_thread(main, ["forget", SECOND, *where]) == 0
