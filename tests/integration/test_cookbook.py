@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.programs import PATIENT, ROOT, printed, run_program
+from tools import picture
 
 pytestmark = pytest.mark.blocking
 
@@ -219,6 +220,22 @@ def test_the_first_program_of_the_readme(
     runpy.run_path("first.py", run_name="__main__")
     date = r"\d{1,2} \w+ \d{4}"
     assert re.sub(date, "a day", capsys.readouterr().out) == re.sub(date, "a day", shown[2])
+
+
+@pytest.mark.anyio
+async def test_the_picture_of_the_readme() -> None:
+    """It is what a run gives: the order and the city come from another conversation."""
+    context = await picture.run()
+    assert context.tokens <= picture.BUDGET
+    (recalled,) = [one for one in context.messages if "<recalled>" in str(one["content"])]
+    assert "A-4711" in str(recalled["content"])
+    assert "Lisbon" in str(recalled["content"])
+    drawn = picture.TARGET.read_text(encoding="utf-8")
+
+    def cards(text: str) -> list[str]:
+        return re.findall(r'<text x="[^>]*>(.*?)</text>', text)
+
+    assert cards(picture.draw(context)) == cards(drawn)
 
 
 def test_sizing_guide() -> None:
