@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -140,8 +139,6 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     ".yml": msgspec.yaml.decode,
     ".json": msgspec.json.decode,
 }
-_RENAMED = {("recall", "k"): "limit", ("working", "k"): "limit"}
-"""Current names of keys that have another one in older files."""
 _EXPECTED = re.compile("Expected `([^`]+)`, got `([^`]+)`")
 _KINDS = {
     "int": "a whole number",
@@ -258,38 +255,11 @@ def _translate(source: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, 
     tree = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in source.items()
     }
-    written_as = _rename_keys(tree)
     if "memory" not in tree:
-        return tree, written_as
+        return tree, {}
     from remora.config.muxi import translate_muxi  # noqa: PLC0415  # only for trees of MUXI
 
-    return tree, {**written_as, **translate_muxi(tree)}
-
-
-def _rename_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Give keys of the tree their current names; returns how each of them was written."""
-    written_as = {}
-    for section, values in tree.items():
-        if isinstance(values, dict):
-            for old in [key for key in values if (section, key) in _RENAMED]:
-                new = _current_name(section, old, f"{section}.{old}")
-                if new in values:
-                    raise ConfigError(
-                        f"{section}.{old} is the older name of {section}.{new}: leave it out",
-                        key=f"{section}.{old}",
-                    )
-                values[new] = values.pop(old)
-                written_as[f"{section}.{new}"] = f"{section}.{old}"
-    return written_as
-
-
-def _current_name(section: str, key: str, written: str) -> str:
-    """The key's name, with a warning if it is written with an older one."""
-    if (section, key) not in _RENAMED:
-        return key
-    new = _RENAMED[section, key]
-    warnings.warn(f"{written} is now {section}.{new}", DeprecationWarning, stacklevel=2)
-    return new
+    return tree, translate_muxi(tree)
 
 
 def _dec_hook(kind: type, value: object) -> object:
@@ -357,7 +327,6 @@ def _apply_environment(
                 merged[part] = _parse_variable(text, sections[part])
                 written_as[part] = f"the environment variable {variable}"
             continue
-        key = _current_name(part, key, variable)
         section = sections.get(part)
         kinds: dict[str, Any] = {}
         if isinstance(section, type) and issubclass(section, msgspec.Struct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
@@ -34,11 +33,6 @@ class Write(msgspec.Struct, eq=False):
                 stored; any other error means that the outcome is unknown.
         """
         self.on_acknowledged(self, error)
-
-    def settle(self, error: Exception | None) -> None:
-        """Deprecated name of `acknowledge`."""
-        warnings.warn("use Write.acknowledge", DeprecationWarning, stacklevel=2)
-        self.acknowledge(error)
 
 
 class LogStatistics(msgspec.Struct, frozen=True):

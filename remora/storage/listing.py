@@ -53,11 +53,6 @@ class SessionListing(msgspec.Struct, frozen=True):
         """The session's id."""
         return self.key.session
 
-    @property
-    def last_at_us(self) -> int:
-        """Deprecated: `last_at` in microseconds since the epoch."""
-        return (self.last_at - _BEGIN) // _US
-
 
 class UserListing(msgspec.Struct, frozen=True):
     """One user in a listing.

@@ -124,7 +124,7 @@ async def test_who_is_listed(runtime: Runtime) -> None:
     (listed,) = await runtime.user("alice").sessions()
     assert listed.messages == len(await chat.history()) == 3
     assert listed.key == SessionKey("alice", "chat")
-    assert listed.last_at_us == (BEGIN + 5) * 1_000_000
+    assert listed.last_at == datetime.fromtimestamp(BEGIN + 5, UTC)
     await chat.delete(positions=[0, 1, 2])
     assert await runtime.user("alice").sessions() == []
     await runtime.user("alice").forget()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -129,20 +128,3 @@ def test_storage_ports_are_described() -> None:
             assert f"`{name}" in text, f"{port.__name__}.{name} is not described"
     assert "Runtime(journal=" in text
     assert "PostgreSQL" in text
-
-
-def test_documents_name_nothing_deprecated() -> None:
-    """A method that warns when it is called is in no document but the changelog."""
-    old = {
-        f"{of.name.lower()}.{method.name}("
-        for path in (ROOT / "remora").rglob("*.py")
-        for of in ast.walk(ast.parse(path.read_text()))
-        if isinstance(of, ast.ClassDef)
-        for method in of.body
-        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
-        and "DeprecationWarning" in ast.dump(method)
-    }
-    assert "write.settle(" in old
-    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
-        text = path.read_text().lower()
-        assert not [name for name in old if name in text], path.name
