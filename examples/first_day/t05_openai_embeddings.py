@@ -1,6 +1,6 @@
 """Embeddings of OpenAI, or of any endpoint like it: two lines of configuration.
 
-``pip install "remora[openai]"``, then
+``pip install "./remora[openai]"``, then
 ``OPENAI_API_KEY=… python -m examples.first_day.t05_openai_embeddings``
 """
 

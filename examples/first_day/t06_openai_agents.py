@@ -1,6 +1,6 @@
 """The OpenAI Agents SDK: its session, memory tools, and what the user said in other chats.
 
-``pip install "remora[openai-agents]"``, then
+``pip install "./remora[openai-agents]"``, then
 ``OPENAI_API_KEY=… python -m examples.first_day.t06_openai_agents``
 """
 

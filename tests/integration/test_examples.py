@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -15,7 +14,6 @@ import pytest
 import remora
 from remora import errors
 from tests.patience import until
-from tests.programs import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -80,15 +78,6 @@ async def test_asgi_server(server: Requests) -> None:
         ):
             assert (await server.post(path, body))[0] == refused
         stop.set()
-
-
-def test_the_page_shows_the_example() -> None:
-    """The listings of the page are examples/fastapi_server.py's own, line for line."""
-    page = (ROOT / "docs" / "how-to" / "fastapi.md").read_text()
-    shown = re.findall(r"<!-- examples/fastapi_server.py -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert len(shown) == 3
-    whole = (ROOT / "examples" / "fastapi_server.py").read_text()
-    assert all(one in whole for one in shown)
 
 
 SERVER_ANSWERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tools.lint.code import errors, private_parts
-from tools.lint.documents import examples, links, listings
+from tools.lint.documents import examples, installs, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
 from tools.lint.source import Source, sources
@@ -86,6 +86,14 @@ value._replace(a=self._own, b=super()._own, c=getattr(self, "_own"), d=value.__d
 
 
 @pytest.mark.blocking
+def test_pages_install_from_the_clone() -> None:
+    by_name = Source(
+        "docs/a.md", 'Run `pip install "remora[serve]"`, then:\n\npip install -U remora\n'
+    )
+    assert len(list(installs([by_name]))) == 2
+    assert not list(installs([Source("docs/a.md", 'pip install "./remora[serve]" uvicorn')]))
+
+
 def test_guides_are_whole() -> None:
     """S3.31, S4.32: links lead somewhere, a reader finds every page and example from its index, and
     code in a guide is an example's own.

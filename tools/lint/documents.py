@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tools.lint.source import ROOT, Source
 
-__all__ = ["examples", "links", "listings"]
+__all__ = ["examples", "installs", "links", "listings"]
 
 GUIDES = {
     "docs/how-to/cookbook.md",
@@ -55,6 +55,14 @@ def examples(files: Sequence[Source]) -> Iterator[str]:
             named = len(re.findall(r" -->\n *```python$", file.text, re.MULTILINE))
             if not every or named != every:
                 yield f"{file.name}: {every - named} of {every} blocks of Python name no example"
+
+
+def installs(files: Sequence[Source]) -> Iterator[str]:
+    """Until there is a release, the name on the package index may be somebody else's."""
+    for file in files:
+        for found in re.findall(r"pip install [^`\n]*?[ \"']remora\b[^`\n]*", file.text):
+            if file.name.endswith(".md") and file.name != "CHANGELOG.md":
+                yield f"{file.name}: installs by name, and not from the clone: {found}"
 
 
 def listings(files: Sequence[Source]) -> Iterator[str]:
