@@ -19,9 +19,9 @@ from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
 from remora.runtime.jobs import Job, QueueStatistics
-from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.meters import Histogram
+from remora.runtime.passivation import RegistryStatistics
 from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.archive import SessionStatistics, UserStatistics

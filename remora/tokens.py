@@ -23,7 +23,7 @@ from remora.messages.attachments import Blob, attached_to
 from remora.messages.entry import NATIVE
 from remora.messages.media import Family, Measure, describe, media_tokens
 from remora.runtime.guard import is_requested
-from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import frequent_switches
 
 if TYPE_CHECKING:
     import tiktoken

@@ -31,7 +31,7 @@ import structlog  # noqa: F401
 import trio
 from blockbuster import BlockBuster, blockbuster_ctx
 
-from remora.recall.related import load_related
+from remora.recall.question import load_related
 from remora.runtime.probes import count_probes
 from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES

@@ -26,8 +26,8 @@ from remora.recall.excerpts import window_rules
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
 from remora.runtime.jobs import JobQueue, RetryPolicy
-from remora.runtime.limits import RegistryLimits
 from remora.runtime.log import Write
+from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.intake import PlainMessage

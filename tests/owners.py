@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from remora.cluster.owner import Seat
 from remora.cluster.place import Place
-from remora.cluster.seat import Seat
 from remora.cluster.spawn import OwnerFinder, Report, StartOrder
 from remora.cluster.target import read_target
 

@@ -30,9 +30,9 @@ from remora.api.statistics import RuntimeStatistics
 from remora.api.threads import original_of
 from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
 from remora.metrics import Family, families_of
-from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.meters import SECONDS, SIZES, Histogram, HistogramMeter
+from remora.runtime.passivation import RegistryStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.parts import Parts
 

@@ -56,29 +56,52 @@ from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import Progress, run_to_end
 from remora.runtime.jobs import RetryPolicy
-from remora.runtime.limits import RegistryLimits
 from remora.runtime.locks import SharedLocks
+from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
 from remora.runtime.threads import CallingThread, asyncio_loop, run_in_thread
-from remora.services.appending import LocalAppends
+from remora.services.appending import Instructions, LocalAppends
 from remora.services.archive import LocalArchive
 from remora.services.computing import shared_process
 from remora.services.contexts import LocalContexts, read_synopsis
-from remora.services.erasure import Eraser
+from remora.services.deleting import DeletionReceipt, DeletionRequest
+from remora.services.erasure import Eraser, ErasureReceipt
 from remora.services.index import LongTermIndex
-from remora.services.instructions import Instructions
 from remora.services.intake import CountingThread, Intake, attachment_limits
 from remora.services.meters import VerbMeters
 from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls
 from remora.services.turns import LocalTurns
-from remora.services.work import LocalWork
 from remora.storage.export.transfer import SessionExport, TransferReport
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import BatchCounter, TokenCounter, count_message
+
+# -- waiting for background work, and erasing what it works on -------------------------------------
+
+
+class LocalWork:
+    """Background work in this process."""
+
+    def __init__(self, supervisor: Supervisor, eraser: Eraser) -> None:
+        self._supervisor = supervisor
+        self._eraser = eraser
+
+    async def drain(self, key: SessionKey | UserKey) -> None:
+        """See `remora.Session.settle`."""
+        await self._supervisor.drain(key)
+
+    async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
+        """See `remora.User.forget`."""
+        return await self._eraser.forget(user, session)
+
+    async def delete(self, request: DeletionRequest) -> DeletionReceipt:
+        """See `remora.User.delete`."""
+        self._eraser.admit(request.user)
+        return await self._eraser.deletions.delete(request)
+
 
 _logger = get_logger(__name__)
 _IDLE_CHECK_S = 15.0  # of the process that computes

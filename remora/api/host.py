@@ -19,8 +19,8 @@ from anyio.abc import TaskGroup
 
 from remora.errors import ReentrantAsk, RuntimeClosed
 from remora.logging import get_logger
-from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
+from remora.runtime.threads import HomeLoop
 
 _logger = get_logger(__name__)
 

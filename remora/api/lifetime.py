@@ -21,9 +21,7 @@ from remora.errors import ConfigError, InvalidInput, OwnershipLost, RuntimeClose
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
-from remora.runtime.loops import LoopWatch
-from remora.runtime.switching import is_loading, wait_until_loaded
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import LoopWatch, is_loading, run_in_thread, wait_until_loaded
 from remora.services.answering import AnswerThread, ServesWorkers, Workers, start_answering
 from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder

@@ -6,6 +6,7 @@ The handle is the scope: no verb takes another user's id, so none can reach anot
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Self, get_args
 
 import msgspec
@@ -22,8 +23,6 @@ from remora.actors.session.messages import (
 )
 from remora.actors.user.messages import ExpireSynopsis
 from remora.api.deletion import Deletable, parse_deletion
-from remora.api.exclusive import Exclusive
-from remora.api.following import Following
 from remora.api.keyed_state import KeyedState
 from remora.api.session_buffer import (
     BufferHit,
@@ -37,7 +36,7 @@ from remora.api.session_buffer import (
     to_state,
 )
 from remora.api.turn import Query, Spoken, Turn
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, TurnClosed
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.attached import attach_all
@@ -57,8 +56,102 @@ from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import as_batch
 from remora.services.metadata import check_where
-from remora.services.parts import PartsHolder
+from remora.services.parts import Archive, OfOneProcess, PartsHolder
+from remora.services.turns import HeldTurn
 from remora.storage.export.transfer import SessionExport
+
+# -- a session's messages, read as they come -------------------------------------------------------
+
+_FIRST, _MOST = 8, 100  # messages that one call reads
+
+
+class Following:
+    """Who reads a session's messages as they come, and how far that is.
+
+    Args:
+        archive: what is read.
+        key: of the session.
+        after: the number of the last message that was read; None to begin with the next one.
+        sid: the session's number in its journal; 0 if it is not known yet.
+    """
+
+    def __init__(self, archive: Archive, key: SessionKey, after: int | None, sid: int = 0) -> None:
+        self.after, self.sid = after, sid
+        self._archive, self._key = archive, key
+        self._limit = _FIRST
+
+    async def read(self) -> list[Message] | None:
+        """The next messages, when there are some; None if the session was erased.
+
+        The first call returns at once, maybe with none, if `after` was None. A call that is
+        cancelled takes nothing.
+        """
+        found = await self._archive.follow(
+            self._key, after=self.after, sid=self.sid, limit=self._limit
+        )
+        if found.ended:
+            return None
+        # fewer come than were read where messages are long
+        self._limit = min(2 * max(len(found.messages), 1), _MOST)
+        self.after, self.sid = found.after, found.sid
+        return found.messages
+
+    async def messages(self) -> AsyncGenerator[Message]:
+        """One after the other, until the session is erased."""
+        while (found := await self.read()) is not None:
+            for message in found:
+                yield message
+
+
+def start_following(session: Any, after: int | None, sid: int) -> Following:
+    """`Session.follow` for a server, whose clients come back.
+
+    Args:
+        session: a `Session`.
+        after: see `Following`.
+        sid: see `Following`.
+    """
+    holder = session._holder  # noqa: SLF001 - a handle of the same layer
+    return Following(holder.parts.archive, session.key, after, sid)
+
+
+# -- a session kept for one caller, without a message to begin a turn with -------------------------
+
+
+class Exclusive(OfOneProcess):
+    """A block in which no turn of the session runs. Get one from `Session.exclusive`.
+
+    Use it once, with ``async with``.
+    """
+
+    __slots__ = ("__weakref__", "_entered", "_holder", "_session", "_turn")
+
+    def __init__(self, holder: PartsHolder, session: SessionKey) -> None:
+        self._holder = holder
+        self._session = session
+        self._entered = False
+        self._turn: HeldTurn | None = None
+
+    def __repr__(self) -> str:
+        return f"Exclusive({self._session.user!r}, {self._session.session!r})"
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise TurnClosed("this is entered once; make another with session.exclusive()")
+        self._entered = True
+        turns = self._holder.parts.turns
+        number = await turns.begin(self._session)
+        self._turn = HeldTurn(self, turns, self._session, number)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._turn is not None:
+            self._turn.end()
 
 
 class Session:

@@ -12,9 +12,9 @@ from remora.jobs.facts import FactStatistics
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
-from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.meters import Histogram, add_histograms
+from remora.runtime.passivation import RegistryStatistics
 from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.file_erasure import ErasureStatistics

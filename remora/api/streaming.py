@@ -15,9 +15,9 @@ from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
 from remora.messages import ChatDict, is_message_object
 from remora.messages.chat import call_keys
-from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
+from remora.runtime.threads import HomeLoop
 
 INCOMPLETE = "incomplete"
 """Key in the metadata of a reply that was interrupted."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from remora.client.paging import list_all
+from remora.client.messages import list_all
 from remora.client.service import Service
 from remora.client.session import ClientSession
 from remora.client.shared import ClientScope

@@ -12,8 +12,7 @@ from remora.api.deletion import Deletable, parse_which
 from remora.api.memories import MemoryLike
 from remora.api.user import WorkingHit
 from remora.client.keyed_state import ClientState
-from remora.client.messages import erasure_of, plain_messages
-from remora.client.paging import list_all
+from remora.client.messages import erasure_of, list_all, plain_messages
 from remora.client.service import Service
 from remora.client.session import ERASURE_S, ClientSession
 from remora.errors import InvalidInput, RemoraError

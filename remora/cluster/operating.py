@@ -14,9 +14,8 @@ import msgspec
 from remora.api.base import BaseRuntime
 from remora.api.dead_letters import DeadLetters, no_dead_letter
 from remora.api.runtime import Runtime
-from remora.cluster.merging import ShardIds
 from remora.cluster.reading import without_long_term
-from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.sharded import ShardedRuntime, ShardIds
 from remora.cluster.sharding import find_shards
 from remora.config import Config, Durability
 from remora.errors import DirectoryLocked

@@ -31,7 +31,7 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.services.answering import socket_name
-from remora.storage.boot_time import boot_time
+from remora.storage.identity import boot_time
 from remora.storage.private import (
     make_private_directory,
     open_private,

@@ -9,33 +9,90 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import anyio
+import msgspec
 
 from remora.api.base import BaseRuntime, holder_of
 from remora.api.build import Internals
-from remora.api.dead_letters import check_droppable, pick_dead_letters
+from remora.api.dead_letters import check_droppable, no_dead_letter, pick_dead_letters
 from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.shards import make_shards, opened_parts, options_of
 from remora.api.statistics import RuntimeStatistics, add_figures
 from remora.api.status import TellsStatus, answer_line, make_status
-from remora.cluster.merging import (
-    ShardIds,
-    add_progress,
-)
 from remora.cluster.serving import Served
 from remora.cluster.sharding import WHOLE, ShardedDirectory, Share, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RuntimeClosed
+from remora.ids import validate_id
 from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, Workers, start_answering
+from remora.services.arguments import MAX_IDS, collect
 from remora.services.parts import PartsHolder
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.layout import ShardLayout
 from remora.storage.ports import LongTermStatistics
+
+# -- one answer from the answers of all shards -----------------------------------------------------
+
+Named = TypeVar("Named", Job, WaitingErasure)
+
+
+def add_progress(rebuilds: Sequence[ReembedProgress | None]) -> ReembedProgress | None:
+    """The progress of all rebuilds; None if nothing is left to do anywhere."""
+    running = [one for one in rebuilds if one is not None]
+    return add_figures(running) if running else None
+
+
+class ShardIds:
+    """Ids of jobs and erasures that say which shard they are of: its number, a slash, and the id.
+
+    Args:
+        shards: how many there are; ids of a single one stay as they are.
+        share: whose they are that listings come of, and that ids may be of.
+    """
+
+    def __init__(self, shards: int, share: Share = WHOLE) -> None:
+        self._shards = shards
+        self._own = share.of(shards)
+
+    def name(self, listings: Sequence[Sequence[Named]]) -> list[Named]:
+        """Return those of each shard, in one list, with the ids of the whole memory."""
+        if self._shards == 1:
+            return list(listings[0])
+        replace = msgspec.structs.replace
+        return [
+            replace(one, id=self.name_one(number, one.id))
+            for number, listing in zip(self._own, listings, strict=True)
+            for one in listing
+        ]
+
+    def name_one(self, number: int, id_: str) -> str:
+        """The id of the whole memory for one of a shard's own."""
+        return id_ if self._shards == 1 else f"{number}/{id_}"
+
+    def split(self, ids: Sequence[str]) -> dict[int, list[str]]:
+        """The shards' own ids, by shard.
+
+        Raises:
+            NoDeadLetter: an id names no shard.
+            InvalidInput: an id is no text, or there are too many.
+        """
+        found: dict[int, list[str]] = {}
+        unknown = []
+        for id_ in dict.fromkeys(collect(ids, "ids", validate_id, most=MAX_IDS)):
+            number, slash, own = id_.partition("/") if self._shards > 1 else ("0", "/", id_)
+            if slash and number.isdecimal() and number.isascii() and int(number) in self._own:
+                found.setdefault(int(number), []).append(own)
+            else:
+                unknown.append(id_)
+        if unknown:
+            raise no_dead_letter(unknown)
+        return found
+
 
 Answer = TypeVar("Answer")
 

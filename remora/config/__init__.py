@@ -7,7 +7,6 @@ file, and the environment; an unknown key is refused, and the error names the ne
 
 from __future__ import annotations
 
-from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
     AttachmentsConfig,
     BufferConfig,
@@ -23,8 +22,13 @@ from remora.config.memory import (
     SynopsisConfig,
     WorkingConfig,
 )
-from remora.config.models import ModelConfig
-from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
+from remora.config.runtime import (
+    ActivationConfig,
+    ClusterConfig,
+    MailboxConfig,
+    ModelConfig,
+    SupervisorConfig,
+)
 from remora.config.secrets import Secret
 from remora.config.storage import (
     Durability,

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
-from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
     AttachmentsConfig,
     BufferConfig,
@@ -18,7 +17,6 @@ from remora.config.conversation import (
     TokensConfig,
     TurnConfig,
 )
-from remora.config.keys import require_section, unknown_key
 from remora.config.memory import (
     FactsConfig,
     ImportanceConfig,
@@ -26,11 +24,13 @@ from remora.config.memory import (
     SynopsisConfig,
     WorkingConfig,
 )
-from remora.config.models import ModelConfig
+from remora.config.muxi import require_section, unknown_key
 from remora.config.runtime import (
     ActivationConfig,
     BackgroundConfig,
+    ClusterConfig,
     MailboxConfig,
+    ModelConfig,
     SupervisorConfig,
 )
 from remora.config.secrets import Secret, refers_to_secret, resolve_secret

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from remora.languages.ascii import make_splitter
 from remora.languages.function_words import FUNCTION_WORDS
-from remora.languages.patterns import late
+from remora.languages.patterns import late, make_splitter
 
 _JUDGED_CHARS = 400
 _WORD = re.compile(r"[^\W\d_]{2,}")  # elided articles and single letters tell nothing

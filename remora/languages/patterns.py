@@ -24,3 +24,21 @@ def compile_patterns() -> None:
     """Compile all that are not compiled, which takes 30 ms."""
     for pattern in _patterns:
         pattern()
+
+
+# -- words of texts in ASCII, in less than half of the time that a regular expression takes --------
+
+
+def make_splitter(belongs: Callable[[str], bool]) -> Callable[[str], list[str]]:
+    """A function that returns the words of a text in ASCII, in lower case.
+
+    Args:
+        belongs: whether a character belongs to a word.
+    """
+    characters = map(chr, range(128))
+    table = "".join(one.lower() if belongs(one) else " " for one in characters).encode().ljust(256)
+
+    def split(text: str) -> list[str]:
+        return text.encode().translate(table).decode().split()
+
+    return split

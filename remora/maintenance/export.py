@@ -29,8 +29,8 @@ from remora.messages import Entry, decode_chat, restore_message
 from remora.recall.attached import attach_all
 from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
+from remora.services.archive import Renumbering
 from remora.services.parts import TransferParts
-from remora.services.renumbering import Renumbering
 from remora.storage.atomic import AtomicTarget
 from remora.storage.export.targets import open_writer
 from remora.storage.export.transfer import (

@@ -40,13 +40,17 @@ from remora.messages.entry import (
     said_text,
 )
 from remora.messages.objects import chat_of_object, is_message_object
-from remora.messages.quoting import escape_tags, indent, plain_name, quote, remove_hidden
 from remora.messages.text import (
     content_parts,
     dated_line,
+    escape_tags,
+    indent,
     join_contents,
     media_parts,
+    plain_name,
     plain_text,
+    quote,
+    remove_hidden,
     speaker_of,
     split_tool_calls,
     tool_calls,

@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from remora.errors import ModelAnswerInvalid
+from remora.models.clipping import cut_sentences
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line, Summarizer, check_answer_length
-from remora.models.sentences import cut_sentences
 from remora.runtime.threads import compute_in_thread
 
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)

@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from remora.errors import ModelUnavailable
 from remora.models.static import WordLlamaEmbedder
-from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import compute_in_thread, run_plugin_in_thread
+from remora.runtime.threads import compute_in_thread, frequent_switches, run_plugin_in_thread
 
 try:
     import onnxruntime

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
-from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import compute_apart, run_in_thread
+from remora.runtime.threads import compute_apart, frequent_switches, run_in_thread
 
 _WEIGHTS = Path("weights", "l2_supercat_256.safetensors")
 _TOKENIZER = Path("tokenizers", "l2_supercat_tokenizer_config.json")

@@ -26,9 +26,9 @@ from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chats
 from remora.models.clipping import size_words
+from remora.recall.context import Sources
 from remora.recall.memory import LONG_TOKENS, Memory
 from remora.recall.recall import Recall
-from remora.recall.sources import Sources
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.threads import run_in_thread

@@ -1,6 +1,6 @@
 """Stored text in contexts, between tags of its own.
 
-See `remora.messages.quoting` for what stored text cannot do in there. Whatever is changed here must
+See `remora.messages.text` for what stored text cannot do in there. Whatever is changed here must
 hold against the forgeries of tests/forgeries.py.
 """
 

@@ -11,8 +11,7 @@ from remora.actors.blocks.source import Source
 from remora.api.turn import Turn, turn_to_answer
 from remora.errors import InvalidInput, TurnClosed
 from remora.messages import Message, Receipt
-from remora.recall.context import Context
-from remora.recall.sources import Sources
+from remora.recall.context import Context, Sources
 from remora.rest import shapes
 from remora.rest.operation import SESSION, USER, Asked, Operation
 from remora.rest.problems import FailureLog, TierFailed

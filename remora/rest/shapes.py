@@ -13,9 +13,8 @@ import msgspec
 
 from remora.actors.user.messages import Synopsis
 from remora.messages import Message, Role
-from remora.recall.context import ContextEntry
+from remora.recall.context import ContextEntry, Sources
 from remora.recall.memory import Memory
-from remora.recall.sources import Sources
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1000)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import anyio
 import msgspec
 
-from remora.api.following import Following, start_following
+from remora.api.session import Following, start_following
 from remora.errors import InvalidInput
 from remora.messages import Message
 from remora.rest.operation import SESSION, Asked

@@ -17,11 +17,9 @@ import anyio.lowlevel
 
 from remora.errors import MailboxFull, SessionQuarantined
 from remora.ids import words_of
-from remora.runtime.cell import Cell, CellStatus, Envelope, Mailbox
+from remora.runtime.cell import Cell, CellStatus, Envelope, Mailbox, Quota, QuotaPool
 from remora.runtime.clock import Clock
-from remora.runtime.fairness import Quota, QuotaPool
-from remora.runtime.limits import RegistryLimits
-from remora.runtime.passivation import Passivation, Waking
+from remora.runtime.passivation import Passivation, RegistryLimits, Waking
 from remora.runtime.probes import probe
 from remora.runtime.promise import NO_REPLY
 

@@ -23,14 +23,18 @@ from remora.errors import CommitFailed, OutcomeUnknown, RuntimeClosed, SessionQu
 from remora.ids import words_of
 from remora.logging import get_logger
 from remora.runtime.actor import Asked, Behavior, Decision, Image, NeedsLookup, Reply
-from remora.runtime.cell import Cell, CellHost, CellStatus, Envelope, Watchers
+from remora.runtime.cell import Cell, CellHost, CellStatus, Envelope, Quota, QuotaPool, Watchers
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.dispatch import Deadlines, Dispatcher
-from remora.runtime.fairness import Quota, QuotaPool
-from remora.runtime.limits import RegistryLimits, RegistryStatistics
 from remora.runtime.log import Log
-from remora.runtime.passivation import Passivation, Waking, handle_last_message
+from remora.runtime.passivation import (
+    Passivation,
+    RegistryLimits,
+    RegistryStatistics,
+    Waking,
+    handle_last_message,
+)
 from remora.runtime.probes import probe
 from remora.runtime.promise import NO_READER, Promise, new_promise
 

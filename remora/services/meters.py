@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remora.recall.sources import Sources
+from remora.recall.context import Sources
 from remora.runtime.meters import Histogram, HistogramMeter
 
 _TIERS = ("long_term", "working", "synopsis")

@@ -21,9 +21,9 @@ from remora.messages import Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.actor import Asked, Reply
-from remora.runtime.loops import HomeLoop
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
+from remora.runtime.threads import HomeLoop
 from remora.services.archive import Followed, SessionStatistics, UserStatistics
 from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
@@ -222,7 +222,7 @@ class Recalls(Protocol):
 
 
 class Work(Protocol):
-    """Background work; see `remora.services.work.LocalWork`."""
+    """Background work; see `remora.api.build.LocalWork`."""
 
     async def drain(self, key: SessionKey | UserKey) -> None:
         """Return when the actor has no background work left."""

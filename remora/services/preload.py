@@ -7,8 +7,8 @@ loaded: reading modules during a request would block the event loop.
 from __future__ import annotations
 
 from remora.languages.instructions import load_signs
-from remora.recall.related import load_related
-from remora.runtime.switching import load_module
+from remora.recall.question import load_related
+from remora.runtime.threads import load_module
 
 __all__ = ["preload"]
 

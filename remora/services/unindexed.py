@@ -6,7 +6,7 @@ whose job has not ended, and those of dead letters.
 
 *From the journal.* It has what is acknowledged and nothing else, so a tail is read there, for live
 sessions as for others. The user's first recall finds the sessions by an index; for later ones, the
-owner's quota tells which sessions had a write since (`remora.runtime.fairness.Quota.changed`). An
+owner's quota tells which sessions had a write since (`remora.runtime.cell.Quota.changed`). An
 append adds a key to a set, if its user recalled before, and does nothing else. A user without
 writes is answered without reading anything.
 
@@ -50,8 +50,8 @@ from remora.languages.search_words import reading_size
 from remora.logging import get_logger
 from remora.recall.question import Question
 from remora.recall.tail import EMPTY_TAIL, Tail
+from remora.runtime.cell import Quota
 from remora.runtime.concurrency import run_in_thread_if
-from remora.runtime.fairness import Quota
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall

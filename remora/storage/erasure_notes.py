@@ -13,13 +13,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from remora.errors import RemoraError
-from remora.ids import UNKEYED, Digests
+from remora.ids import UNKEYED, Digests, SessionKey, row_id
 from remora.storage.journal_port import Erasure
 
 __all__ = [
     "DIGEST_KEYS",
+    "ERASED_KINDS",
+    "ERASED_TABLES",
+    "ERROR_REMOVED",
     "NO_SESSION",
     "PROGRESS_SETTING",
+    "SYNOPSIS_KIND",
+    "WORKING_KIND",
     "ErasureProgress",
     "WaitingErasure",
     "decode_digest_keys",
@@ -30,6 +35,7 @@ __all__ = [
     "encode_digest_keys",
     "encode_owners",
     "encode_progress",
+    "find_erased",
     "list_waiting",
     "of_user",
 ]
@@ -179,3 +185,63 @@ def describe_failure(error: BaseException) -> str:
     if not isinstance(error, RemoraError):
         return name
     return f"{name}: {str(error).partition(' (')[0]}"[:_MOST_CHARS]
+
+
+# -- which state items of a user are erased with one of their sessions (G13) -----------------------
+#
+# This is the only place where storage reads the values of state items.
+
+ERASED_TABLES = ("actors", "messages", "folds", "facets", "memories", "jobs")
+"""Whose removed rows are counted (`Erased.removed`)."""
+
+SYNOPSIS_KIND, WORKING_KIND, ACCESS_KIND = ERASED_KINDS = ("synopsis", "working", "access")
+"""Kinds of state items, some of which are erased; `remora.actors.user.state` has them all."""
+
+ERROR_REMOVED = "(removed with the session that it told of)"
+"""Replaces the text of a failure, which may quote messages."""
+
+
+class _Scoped(msgspec.Struct):
+    """The part of a working memory item that names its session."""
+
+    scope: str = ""
+
+
+_decode_scoped = msgspec.msgpack.Decoder(_Scoped).decode
+
+
+def find_erased(
+    key: SessionKey, newest: int, items: Iterable[tuple[str, str, bytes]]
+) -> list[tuple[str, str]]:
+    """Which state items of a user are erased with one of their sessions, by kind and name.
+
+    The synopsis is, because it may quote any session; a working memory item is if it belongs to the
+    session; and so are the access counts of its messages.
+
+    Args:
+        key: the session.
+        newest: the number of its newest message, at least.
+        items: kinds, names and values of the user's state items.
+    """
+    found = []
+    rows: set[str] | None = None
+    for kind, name, value in items:
+        if kind == ACCESS_KIND:
+            if rows is None:
+                rows = {row_id(key, seq) for seq in range(1, newest + 1)}
+            erased = name in rows
+        else:
+            erased = kind == SYNOPSIS_KIND or (
+                kind == WORKING_KIND and _session_of(value) == key.session
+            )
+        if erased:
+            found.append((kind, name))
+    return found
+
+
+def _session_of(item: bytes) -> str:
+    """Empty for all of the user's sessions, or if it cannot be read."""
+    try:
+        return _decode_scoped(item).scope
+    except msgspec.DecodeError:
+        return ""

@@ -8,8 +8,12 @@ from remora.errors import CommitFailed
 from remora.ids import SHARED_PREFIX, Digests, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.runtime.jobs import Job
 from remora.runtime.log import commit_records
-from remora.storage.erasure_notes import DIGEST_KEYS, encode_digest_keys
-from remora.storage.erasure_rules import SYNOPSIS_KIND, WORKING_KIND
+from remora.storage.erasure_notes import (
+    DIGEST_KEYS,
+    SYNOPSIS_KIND,
+    WORKING_KIND,
+    encode_digest_keys,
+)
 from remora.storage.ports import Erasure, Journal
 from remora.storage.records import (
     Appended,

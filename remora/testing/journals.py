@@ -23,20 +23,29 @@ from typing import TypeAlias
 import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.errors import InvalidInput, InvalidMessage
-from remora.ids import SessionKey, UserKey
-from remora.messages import Message
+from remora.errors import CommitFailed, InvalidInput, InvalidMessage, StateConflict
+from remora.ids import SessionKey, UserKey, turn_key, turn_root
+from remora.messages import Message, decode_chat
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone
 from remora.runtime.log import Write, commit_records
+from remora.storage.listing import ListingOrder, SessionListing
+from remora.storage.lookups import TurnLookup
+from remora.storage.ports import Retention
 from remora.storage.records import (
+    BlocksSpec,
+    BufferMoved,
     FactsSpec,
+    Flushed,
+    FlushSpec,
     JobAdvanced,
     JobsStarted,
     Opened,
+    Pruned,
     RecordSpec,
     SavedUser,
     StateChanged,
     StateItem,
+    Watermarks,
 )
 from remora.storage.running import running_journal
 from remora.testing.journal_access import Capability, CommitFate, JournalAccess
@@ -68,7 +77,6 @@ from remora.testing.journal_erasure import (
     forgetting_a_user_leaves_nothing_of_them,
     what_is_being_forgotten_is_noted_until_it_is_gone,
 )
-from remora.testing.journal_listings import users_and_sessions_have_pages
 from remora.testing.journal_owners import (
     a_commit_under_a_claim_is_stored_before_it_or_never,
     a_former_owner_changes_nothing_else,
@@ -80,16 +88,7 @@ from remora.testing.journal_owners import (
     epochs_grow,
     the_newest_owner_stores,
 )
-from remora.testing.journal_retention import (
-    nothing_that_is_needed_is_trimmed,
-    originals_are_kept_as_long_as_they_must_be,
-    what_is_not_kept_is_no_answer,
-)
 from remora.testing.journal_runtime import JoinedSummarizer, OpenJournal, open_runtime, user_message
-from remora.testing.journal_turns import (
-    keyed_state_keeps_its_versions,
-    turns_are_found_by_their_keys,
-)
 from remora.testing.journal_values import (
     a_memory_that_exists_stays,
     any_text_comes_back,
@@ -110,6 +109,271 @@ __all__ = [
     "journal_checks",
     "journal_suite",
 ]
+
+
+# -- the checks of what a journal may let go; part of `remora.testing.journal_suite` ---------------
+
+
+async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> None:
+    """By count, age and size; the buffer and its neighbours stay; numbers go on.
+
+    A message takes its key along.
+    """
+    texts = [f"message {n}" for n in range(1, 31)]
+    policy = BufferPolicy.window(4, fold="summary")
+    day_us = 86_400_000_000
+    async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:
+        chats = [runtime.session("alice", name) for name in ("one", "two")]
+        for number, text in enumerate(texts, start=1):
+            at = {"created_at": number * 86_400}
+            for chat in chats:
+                await chat.append({**user_message(text), **at}, key=f"k{number}")
+        for chat in chats:
+            await chat.settle()
+        contexts = [(await chat.load()).messages for chat in chats]
+        assert await runtime.internals.journal.trim(Retention(), 1_000 * day_us) == 0
+        assert (
+            await runtime.internals.journal.trim(Retention(max_messages=20), 1_000 * day_us) == 12
+        )  # 26 are archived in each
+        assert [message.seq for message in await chats[0].history()] == list(range(7, 31))
+        assert await runtime.internals.journal.trim(Retention(max_age_days=20.5), 31 * day_us) == 8
+        assert [message.content for message in await chats[1].history()] == texts[10:]
+        journal = runtime.internals.journal
+        sizes = [entry.size for entry in await journal.read(chats[0].key, 11, 26)]
+        assert (
+            await runtime.internals.journal.trim(
+                Retention(max_bytes=2 * sum(sizes) - 1), 31 * day_us
+            )
+            == 1
+        )
+        assert (
+            await runtime.internals.journal.trim(
+                Retention(max_bytes=2 * sum(sizes[2:])), 31 * day_us
+            )
+            == 3
+        )
+        assert (
+            await runtime.internals.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12
+        )  # the buffer's neighbours stay
+        assert [message.seq for message in await chats[0].history()] == list(range(25, 31))
+        assert [(await chat.load()).messages for chat in chats] == contexts
+    async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:
+        chat = runtime.session("alice", "one")
+        assert (await chat.load()).messages == contexts[0]
+        assert (await chat.append(user_message("message 30"), key="k30")).duplicate
+        late = await chat.append(user_message("again"), key="k3")
+        assert (late.duplicate, late.seqs) == (False, (31,))
+        await chat.settle()
+        assert await chat.clear()
+        await runtime.internals.journal.trim(Retention(max_messages=1), 31 * day_us)
+        assert [message.seq for message in await chat.history()] == [30, 31]
+    async with open_runtime(opened) as runtime:
+        assert (await runtime.session("alice", "one").append(user_message("more"))).seqs == (32,)
+
+
+async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
+    """An earlier buffer whose messages are gone cannot be looked at or gone back to.
+
+    What is there can, and be exported.
+    """
+    policy = BufferPolicy.window(4, fold="summary")
+    async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("chat")
+        for number in range(1, 21):
+            await chat.append(user_message(f"m{number}"))
+            await chat.settle()
+        then = (await chat.load(at=16)).messages
+        assert await runtime.internals.journal.trim(Retention(max_messages=6), 0) == 10
+        assert [message.seq for message in await chat.history(at=15)] == list(range(11, 16))
+        assert (await chat.load(at=16)).messages == then
+        for call in (chat.load(at=12), chat.fork("fork", at=12), chat.rewind(12), chat.rewind(0)):
+            try:
+                await call
+            except InvalidInput:
+                continue
+            raise AssertionError("an answer was made of messages that are gone")
+        # it was looked at before, and gone back to after what it needs was trimmed
+        late = BufferMoved(
+            (await chat.inspect()).sid, Watermarks(1, 11, 11, 20), at_seq=20, reason="restated"
+        )
+        try:
+            await commit_records(runtime.internals.journal, [late])
+        except CommitFailed:
+            pass
+        else:
+            raise AssertionError("a session went back to before what is kept")
+        copy = await chat.fork("copy", at=18)
+        assert [message.content for message in await copy.history()] == [
+            f"m{n}" for n in range(11, 19)
+        ]
+        exported = await chat.export()
+        back = await alice.import_session(exported, session="back")
+        assert [message.content for message in await alice.session("back").history()] == [
+            f"m{n}" for n in range(11, 21)
+        ], back
+        assert await chat.rewind(17) == 3
+        assert [message.seq for message in await chat.history()] == list(range(11, 18))
+    async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:
+        assert (await runtime.session("alice", "chat").append(user_message("on"))).seqs == (21,)
+
+
+async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
+    """Messages that are being indexed stay, with neighbours, and so does what a job reads."""
+    key = SessionKey("alice", "chat")
+    async with open_runtime(opened) as runtime:
+        chat = runtime.session(*key)
+        await chat.append([user_message(f"m{n}") for n in range(1, 41)])
+        sid = (await chat.inspect()).sid
+    jobs = [
+        Job(f"{name}-{first}", "elsewhere", key, FlushSpec(sid, first, last))
+        for name, first, last in (("a", 1, 10), ("b", 11, 30))
+    ]
+    everything = Retention(max_bytes=1)
+    async with running_journal(await opened()) as journal:
+        await commit_records(
+            journal, [BufferMoved(sid, Watermarks(0, 0, 30, 30), jobs=tuple(jobs))]
+        )
+        assert await journal.trim(everything, 0) == 0  # in the buffer still
+        await commit_records(
+            journal, [BufferMoved(sid, Watermarks(0, 30, 30, 30), at_seq=40, reason="dropped")]
+        )
+        assert await journal.trim(everything, 0) == 0  # on its way
+        await commit_records(journal, [Flushed(sid, 10), JobDone(jobs[0].id)])
+        assert await journal.trim(everything, 0) == 8  # the next ones' windows hold the last two
+        await commit_records(journal, [JobDeadLettered(jobs[1].id, 3, "poisoned")])
+        assert await journal.trim(everything, 0) == 0
+        await commit_records(journal, [Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id)])
+        assert (
+            await journal.trim(everything, 0) == 10
+        )  # pruned is never to be there; the others may be flushed again
+        blocks = Job("blocks-1", "elsewhere", key, BlocksSpec(sid, 30))
+        await commit_records(journal, [Flushed(sid, 30), JobsStarted(sid, (blocks,))])
+        assert (
+            await journal.trim(everything, 0) == 0
+        )  # what its blocks have not seen, they alone know
+        await commit_records(journal, [JobDone(blocks.id)])
+        assert await journal.trim(everything, 0) == 10
+        assert [entry.seq for entry in await journal.read(key, 1, 40)] == list(range(29, 41))
+
+
+# -- checks of a journal's listings: users and sessions, page by page ------------------------------
+
+_SESSIONS = (
+    ("bob", "b"),
+    ("alice", "c"),
+    ("alice", "a"),
+    ("alice", "b"),
+    ("ña", "x"),
+    ("bob", "a"),
+)
+_BEGIN = 1_700_000_000
+_ORDERS: tuple[tuple[ListingOrder, str], ...] = (
+    ("name", "abc"),
+    ("newest", "bac"),
+    ("oldest", "cab"),
+)
+
+
+async def users_and_sessions_have_pages(opened: OpenJournal) -> None:
+    """The same page by page as at once, in each order, also after opening again."""
+    async with open_runtime(opened) as runtime:
+        for number, (user, session) in enumerate(_SESSIONS):
+            message = {**user_message("hello"), "created_at": _BEGIN + number}
+            await runtime.session(user, session).append([message, message])
+        await runtime.shared("team").as_("alice").grant("bob", "read")
+        await runtime.session("alice", "c").delete(positions=0)
+        await runtime.session("alice", "gone").append(user_message("never mind"))
+        await runtime.session("alice", "gone").delete(positions=0)
+    for _ in range(2):
+        async with open_runtime(opened) as runtime:
+            alice = runtime.user("alice")
+            for order, names in _ORDERS:
+                found: list[SessionListing] = []
+                after = None
+                while page := await alice.sessions(order=order, limit=2, after=after):
+                    found += page
+                    after = page[-1].cursor
+                assert [one.key.session for one in found] == list(names), order
+                assert found == list(await alice.sessions(order=order))
+            assert [one.messages for one in found] == [1, 2, 2]
+            assert [one.last_at.timestamp() - _BEGIN for one in found] == [1, 2, 3]
+            users = await runtime.users(order="newest")
+            assert [(one.user, one.sessions) for one in users] == [
+                ("alice", 4),
+                ("bob", 2),
+                ("ña", 1),
+            ]
+            (bob,) = await runtime.users(prefix="b", limit=1)
+            assert bob.user == "bob"
+            assert list(await runtime.users(prefix="b", after=bob.cursor)) == []
+            assert [one.user for one in await runtime.users(after="alice")] == ["bob", "ña"]
+
+
+# -- checks of a journal's turns and keyed state; a part of `journal_suite` ------------------------
+
+
+async def turns_are_found_by_their_keys(opened: OpenJournal) -> None:
+    """All appends of a turn, in order, and of no other; deleted replies are counted.
+
+    A turn that was cut goes on after opening again.
+    """
+    key = SessionKey("alice", "chat")
+    async with open_runtime(opened) as runtime:
+        chat = runtime.session(*key)
+        for request in ("r", "r1", "r10"):
+            async with chat.turn(f"question {request}", key=request) as turn:
+                await turn.reply({"role": "assistant", "content": f"one {request}"})
+                await turn.reply({"role": "assistant", "content": f"two {request}"})
+        async with runtime.session("bob", "chat").turn("another", key="r1") as turn:
+            pass
+        async with chat.turn("cut", key="cut"):
+            pass
+        await chat.delete(positions=5)
+    async with open_runtime(opened) as runtime:
+        journal = runtime.internals.journal
+        found = await journal.fetch(key, TurnLookup(turn_root("r1")))
+        assert isinstance(found, tuple)
+        assert [one.key for one in found] == [turn_key(turn_root("r1"), 0, n) for n in range(3)]
+        said = [[decode_chat(entry.chat)["content"] for entry in one.entries] for one in found]
+        assert said == [["question r1"], ["one r1"], []]
+        assert [one.removed for one in found] == [0, 0, 1]
+        for other in (key, SessionKey("alice", "none such")):
+            assert await journal.fetch(other, TurnLookup(turn_root("none such"))) == ()
+        chat = runtime.session(*key)
+        async with chat.turn("question r10", key="r10") as turn:
+            assert turn.replayed
+            assert [one.content for one in turn.replies] == ["one r10", "two r10"]
+        async with chat.turn("cut", key="cut") as turn:
+            assert (turn.replayed, turn.resumed) == (False, True)
+            await turn.reply("at last")
+        async with chat.turn("cut", key="cut") as turn:
+            assert turn.replayed
+        assert [one.content for one in await chat.history()][-2:] == ["cut", "at last"]
+
+
+async def keyed_state_keeps_its_versions(opened: OpenJournal) -> None:
+    """Values and versions are there after opening again; no version is used twice."""
+    async with open_runtime(opened) as runtime:
+        for state in (runtime.session("alice", "chat").state, runtime.user("alice").state):
+            await state.set("kept", {"a": [1, None, "ñ\u2028"]})
+            gone = await state.set("gone", 1)
+            await state.delete("gone", version=gone.version)
+    async with open_runtime(opened) as runtime:
+        assert (await runtime.counts("alice")).state_keys == 2
+        assert (await runtime.counts("bob")).state_keys == 0
+        for state in (runtime.session("alice", "chat").state, runtime.user("alice").state):
+            (kept,) = await state.items()
+            assert (kept.value, kept.version) == ({"a": [1, None, "ñ\u2028"]}, 1)
+            again = await state.set("gone", 2, version=0)
+            assert again.version > gone.version
+            try:
+                await state.set("kept", 2, version=again.version)
+            except StateConflict:
+                assert await state.get("kept") == kept
+            else:
+                raise AssertionError("a version that is not the present one was taken")
+
 
 JournalCheck: TypeAlias = Callable[[OpenJournal], Awaitable[None]]
 """A check that opens the journal, and does no more to it."""

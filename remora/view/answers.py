@@ -12,9 +12,9 @@ import msgspec
 
 from remora.api.runtime import Runtime
 from remora.api.status import RuntimeStatus
-from remora.cluster.merging import ShardIds
 from remora.cluster.operating import JobLine, job_line, list_erasures, list_jobs
 from remora.cluster.reading import MemoryReader, find_journals
+from remora.cluster.sharded import ShardIds
 from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput
 from remora.ids import SessionKey

@@ -21,7 +21,7 @@ import pytest
 from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import StorageError
-from remora.storage.lance.naming import table_of
+from remora.storage.lance.directory import table_of
 from tests.copies import copy_memory
 from tests.faults.journals import altered, digests
 from tests.harness import user as of_user

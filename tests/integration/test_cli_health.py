@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from remora import Runtime, observe
+from remora.cli.health import show_status
 from remora.cli.main import main
-from remora.cli.top import show_status
 from remora.cluster.sharded import ShardedRuntime
 from remora.results import Health, HealthProblem, Histogram
 from remora.runtime.meters import SECONDS

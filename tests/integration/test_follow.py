@@ -18,7 +18,7 @@ import pytest
 import remora
 import remora.blocking
 from remora import Client, Runtime
-from remora.api.following import start_following
+from remora.api.session import start_following
 from remora.errors import InvalidInput, KeyRefused, RuntimeClosed
 from remora.rest.keys import add_key, read_keys, remove_key
 from tests.configs import PLAIN

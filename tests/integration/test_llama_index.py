@@ -37,8 +37,9 @@ from remora.adapters.llama_index_agents import (
     RemoraChatStore,
     RemoraMemory,
     RemoraSerializer,
+    chat_messages,
+    llama_messages,
 )
-from remora.adapters.llama_index_messages import chat_messages, llama_messages
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from tests.agents import PLAIN
 from tests.conformance import (

@@ -32,7 +32,7 @@ from remora.errors import (
     StorageError,
 )
 from remora.runtime.clock import SystemClock
-from remora.storage.boot_time import boot_time
+from remora.storage.identity import boot_time
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.lease import Lease
 from remora.storage.postgres.owners import JournalOwner, read_owner, read_owners

@@ -28,7 +28,7 @@ from remora.maintenance.offline import offline
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
 from remora.runtime.clock import SystemClock
-from remora.storage.lance.naming import table_of
+from remora.storage.lance.directory import table_of
 from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory

@@ -13,7 +13,7 @@ import pytest
 
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
 from remora.ids import SessionKey
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.passivation import RegistryLimits
 from remora.testing.faults import CommitFault
 from remora.testing.simulation import SeededLoop, seams
 from tests.harness import Kernel, append, user

@@ -17,7 +17,7 @@ from remora.actors.session.messages import Inspect, Load, SummaryReady
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, SessionQuarantined
 from remora.ids import SessionKey
 from remora.runtime.jobs import Job, RetryPolicy
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.passivation import RegistryLimits
 from remora.runtime.probes import count_probes
 from remora.runtime.schedule import Schedule
 from remora.storage.memory import MemoryJournal

@@ -1,6 +1,6 @@
 """Nodes that share shards while they die, stand still, join and leave, at moments of a seed.
 
-The loop is the one of `remora serve` (`remora.cluster.node`); the database and the shards are
+The loop is the one of `remora serve` (`remora.cluster.sharing`); the database and the shards are
 simulated: a lease is a row with an epoch, and is claimed if nobody's runs.
 """
 
@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from remora.cluster.node import Node
+from remora.cluster.sharing import Node
 from remora.errors import ConfigError, StorageError
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLease, ShardLoad
 from remora.testing.simulation import SeededLoop

@@ -19,7 +19,7 @@ from remora.actors.session.messages import Clear, Inspect, Load
 from remora.errors import JournalDamaged, OutcomeUnknown, SessionQuarantined, StorageError
 from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.simulation import SeededLoop, seams

@@ -17,8 +17,8 @@ import pytest
 from remora.actors.session.messages import Load
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown
 from remora.ids import SessionKey
-from remora.runtime.fairness import OVERHEAD_BYTES
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.cell import OVERHEAD_BYTES
+from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.testing import FaultyJournal, VirtualClock

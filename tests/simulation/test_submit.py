@@ -10,7 +10,7 @@ import pytest
 from remora.actors.session.messages import Load, Remove
 from remora.errors import IndexOutOfRange, MailboxFull, OutcomeUnknown, RuntimeClosed
 from remora.messages import Receipt
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.testing import VirtualClock
 from tests.harness import append, kernel, said, user

@@ -11,7 +11,7 @@ from remora import Runtime
 from remora.errors import CommitFailed, StorageError
 from remora.ids import SessionKey
 from remora.messages import Receipt, encode_message
-from remora.services.instructions import Instructions
+from remora.services.appending import Instructions
 from remora.storage.memory import MemoryJournal
 from remora.tokens import HeuristicCounter
 from tests.harness import user

@@ -17,7 +17,7 @@ from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.search_words import STEMMED, fold_accents, question_forms, search_texts
-from remora.messages.quoting import plain_name
+from remora.messages.text import plain_name
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
 from remora.models.ports import Line
 from remora.recall.question import Question

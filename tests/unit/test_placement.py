@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.cluster.node import assign, plan
+from remora.cluster.sharing import assign, plan
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLease
 
 NAMES = st.sets(st.sampled_from([f"10.0.0.{number}:7731" for number in range(1, 9)]), min_size=1)

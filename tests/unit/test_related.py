@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
-from remora.recall.question import Question, related_words
-from remora.recall.related import find_related, load_related
+from remora.recall.question import Question, find_related, load_related, related_words
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, search_rows
 from remora.storage.ports import EVERYTHING
 from remora.testing.stores import long_term_row

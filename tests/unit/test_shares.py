@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from remora.runtime.fairness import Quota, QuotaPool
+from remora.runtime.cell import Quota, QuotaPool
 
 KB = 1_024
 

@@ -18,7 +18,7 @@ import pytest
 from remora import Config, Message, Runtime
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line
-from remora.runtime.switching import (
+from remora.runtime.threads import (
     frequent_switches,
     is_loading,
     load_module,
@@ -86,7 +86,7 @@ def test_it_is_short_until_the_last_of_several_threads_is_done() -> None:
 def test_a_child_that_is_forked_during_the_work_has_the_default() -> None:
     program = """if True:
         import os, sys
-        from remora.runtime.switching import frequent_switches
+        from remora.runtime.threads import frequent_switches
         with frequent_switches():
             child = os.fork()
             if not child:
@@ -169,7 +169,7 @@ def test_what_ends_waits_for_what_is_loaded(
 
 ENDS_WHILE_LOADING = """
 import atexit, sys, threading
-from remora.runtime.switching import is_loading, load_module
+from remora.runtime.threads import is_loading, load_module
 
 atexit.register(print, "ending", flush=True)  # the last one that is registered is called first
 sys.path.insert(0, sys.argv[1])

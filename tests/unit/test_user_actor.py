@@ -35,7 +35,7 @@ from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SessionKey, UserKey
 from remora.runtime.actor import Decision
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (

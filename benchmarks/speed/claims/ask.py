@@ -31,7 +31,7 @@ from remora import Runtime
 from remora.actors.session.messages import Inspect, Load
 from remora.runtime.actor import Decision
 from remora.runtime.clock import SystemClock
-from remora.runtime.limits import RegistryLimits
+from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import SavedUser

@@ -18,8 +18,7 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
-from remora.runtime.switching import load_module
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import load_module, run_in_thread
 
 _CLIENT = "lance_namespace_urllib3_client"
 _LISTS = ("__all__", "__version__")  # that the package's code makes

@@ -18,8 +18,8 @@ from remora.config import ObjectStoreConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
 from remora.runtime.threads import run_in_thread
+from remora.storage.lance.directory import TABLE_PREFIX, table_of
 from remora.storage.lance.loading import load_lancedb
-from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.objects import is_object_store, lance_options
 
 _COLUMNS = (

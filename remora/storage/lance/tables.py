@@ -22,11 +22,10 @@ from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 from remora.storage.identity import FilesGone, Identity
-from remora.storage.lance.directory import shard_names
+from remora.storage.lance.directory import TABLE_PREFIX, shard_names, table_of
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState
 from remora.storage.lance.indices import IndexTools
-from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.object_table import ObjectTable
 from remora.storage.lance.objects import ObjectStore
 from remora.storage.lance.rows import RowFormat

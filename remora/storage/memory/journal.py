@@ -26,8 +26,14 @@ from remora.runtime.log import LogStatistics, Write
 from remora.storage.answering import ids_by_place, messages_by_id, numbered_ids
 from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
 from remora.storage.commits import CommitMeter
-from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
-from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, find_erased
+from remora.storage.erasure_notes import (
+    DIGEST_KEYS,
+    ERASED_TABLES,
+    ERROR_REMOVED,
+    decode_note,
+    encode_owners,
+    find_erased,
+)
 from remora.storage.journal_port import (
     Erased,
     Erasure,

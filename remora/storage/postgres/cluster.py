@@ -17,9 +17,9 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import asyncpg
 import msgspec
@@ -29,7 +29,6 @@ from remora.errors import ConfigError, InvalidInput, JournalTooNew
 from remora.storage.layout import MAX_SHARDS, ShardLayout, ShardPlace
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
 from remora.storage.postgres.connection import Address, connect
-from remora.storage.postgres.database import Database
 from remora.storage.postgres.lease import Tenure, check_network, check_tenure
 from remora.storage.postgres.opening import (
     MEMORY_NAME,
@@ -38,10 +37,57 @@ from remora.storage.postgres.opening import (
     check_schema_name,
     check_server,
     migrate,
+    open_error,
     read_format,
     try_script,
 )
 from remora.storage.postgres.schema import FORMAT, in_schema
+
+# -- a connection for what is no journal's: made when it is needed, and again when it broke --------
+
+_Found = TypeVar("_Found")
+
+
+class Database:
+    """One connection. Use it with ``with``, or `close` it.
+
+    Args:
+        address: of the database.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._connection: asyncpg.Connection[Any] | None = None
+
+    async def use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[_Found]]) -> _Found:
+        """Return what `work` returns. If it fails, the next call connects again.
+
+        Raises:
+            ConfigError, StorageError: the database cannot be used; the text says why.
+        """
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await connect(self.address)
+            return await work(self._connection)
+        except BaseException as e:
+            self.close()
+            error = open_error(e, self.address)
+            if error is None:
+                raise
+            raise error from e
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 _FORMAT = 1
 _INSTANCE = re.compile("[0-9a-f]{6}")

@@ -19,7 +19,7 @@ from remora.runtime.log import LogStatistics
 from remora.storage.attachments import Attachments
 from remora.storage.journal_port import Erased, Retention
 from remora.storage.postgres.connection import READERS, WRITING, Address, connect
-from remora.storage.postgres.erasing import delete_messages, delete_rows
+from remora.storage.postgres.erasing import PostgresArchive, delete_messages, delete_rows, trim_rows
 from remora.storage.postgres.lease import Lease, Tenure, check_network, check_tenure
 from remora.storage.postgres.opening import (
     Ownership,
@@ -31,7 +31,6 @@ from remora.storage.postgres.opening import (
 )
 from remora.storage.postgres.reading import JournalReader
 from remora.storage.postgres.schema import JOURNAL_ROW
-from remora.storage.postgres.trimming import PostgresArchive, trim_rows
 from remora.storage.postgres.writer import JournalWriter
 from remora.storage.trimming import trim_beyond
 

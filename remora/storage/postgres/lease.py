@@ -26,13 +26,69 @@ import asyncpg
 import msgspec
 
 from remora.config.storage import LONGEST_LEASE_S, SHORTEST_LEASE_S
-from remora.errors import ConfigError, InvalidInput, OwnerUnreachable, StorageError
+from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable, StorageError
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
-from remora.storage.boot_time import boot_time
+from remora.storage.identity import boot_time
 from remora.storage.postgres.connection import BROKEN, Address, connect, describe
-from remora.storage.postgres.owning import CommitsOwnershipWatch
 from remora.storage.postgres.schema import in_schema
+from remora.storage.queueing import OwnershipWatch
+
+# -- the ownership of a PostgreSQL journal, and of every commit that was acknowledged --------------
+
+
+class CommitsOwnershipWatch(OwnershipWatch):
+    """An `OwnershipWatch` of a schema, whose server may be replaced by one with fewer commits.
+
+    Args:
+        schema: where the journal is.
+        epoch: of its owner, this process.
+
+    Attributes:
+        holds_lease: no row with another epoch was seen, so nobody else can have the lease.
+    """
+
+    def __init__(self, schema: str, epoch: int) -> None:
+        super().__init__(f"the journal in the schema {schema}", epoch, schema=schema)
+        self.holds_lease = True
+
+    def taken_over(self) -> OwnershipLost:
+        self.holds_lease = False
+        return super().taken_over()
+
+    def check_row(self, epoch: int, commits: int, known: int) -> OwnershipLost | None:
+        """Notice by the journal's row that it is another owner's, or lost commits.
+
+        Args:
+            epoch: that the row has.
+            commits: that the row has.
+            known: the last commit that this process was told of before the row was read.
+        """
+        if epoch > self._epoch:
+            return self.taken_over()
+        self.holds_lease &= epoch == self._epoch  # the next claim may give this epoch again
+        if epoch < self._epoch or commits < known:
+            return self.commits_lost(known, max(known - commits, 0) or None)
+        return None
+
+    def commits_lost(self, known: int, lost: int | None = None) -> OwnershipLost:
+        """The database has fewer commits than it acknowledged, or some that nobody sent.
+
+        Args:
+            known: the last commit that it acknowledged.
+            lost: how many of them are gone, where that is known.
+        """
+        count = "" if lost is None else f", {lost} of them are gone"
+        return self._lose(
+            "journal_lost_commits",
+            f"{self._name} does not go on from commit {known}, which PostgreSQL had acknowledged"
+            f"{count}: it failed over to a server without them, or was restored. Nothing more can "
+            "be stored here, and the runtime ends: start again to go on with what PostgreSQL has",
+            epoch=self._epoch,
+            known=known,
+            lost=lost,
+        )
+
 
 _logger = get_logger(__name__)
 _FRESH = 2 / 3  # of a lease, in which its owner answers

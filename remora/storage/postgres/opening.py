@@ -16,7 +16,7 @@ import msgspec
 from remora.config import Durability
 from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError, StorageError
 from remora.logging import get_logger
-from remora.storage.boot_time import boot_time
+from remora.storage.identity import boot_time
 from remora.storage.layout import number_actors
 from remora.storage.postgres.connection import (
     BROKEN,

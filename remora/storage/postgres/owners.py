@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from remora.storage.postgres.cluster import Database
 from remora.storage.postgres.connection import Address
-from remora.storage.postgres.database import Database
 from remora.storage.postgres.opening import check_schema_name
 from remora.storage.postgres.schema import in_schema
 

@@ -43,8 +43,8 @@ from remora.storage.postgres.connection import (
     is_broken,
     is_of_content,
 )
+from remora.storage.postgres.lease import CommitsOwnershipWatch
 from remora.storage.postgres.opening import Ownership
-from remora.storage.postgres.owning import CommitsOwnershipWatch
 from remora.storage.postgres.schema import JOURNAL_ROW, NEXT_NUMBER, OVERTAKEN, in_schema
 from remora.storage.queueing import WriteQueue
 from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind, is_large

@@ -19,11 +19,13 @@ from remora.errors import JournalDamaged
 from remora.ids import SessionKey
 from remora.runtime.threads import run_in_thread
 from remora.storage.decoding import SEQ_MASK
-from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
-from remora.storage.erasure_rules import (
+from remora.storage.erasure_notes import (
+    DIGEST_KEYS,
     ERASED_KINDS,
     ERASED_TABLES,
     ERROR_REMOVED,
+    decode_note,
+    encode_owners,
     find_erased,
 )
 from remora.storage.journal_port import Erased

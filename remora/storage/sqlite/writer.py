@@ -52,8 +52,7 @@ from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.probes import probe
-from remora.runtime.switching import switch_as_before, switch_often
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import run_in_thread, switch_as_before, switch_often
 from remora.storage.identity import FilesGone
 from remora.storage.queueing import OwnershipWatch, WriteQueue
 from remora.storage.records import ENTRY_KIND
