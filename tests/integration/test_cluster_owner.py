@@ -207,7 +207,7 @@ SLOW_IMPORT = """
 import sys, time
 from pathlib import Path
 import remora
-from remora.runtime import switching
+from remora.runtime import threads
 
 class Slow:
     @staticmethod
@@ -220,7 +220,7 @@ class Slow:
 
 def runtime():
     sys.meta_path.insert(0, Slow)
-    switching.LONGEST_LOAD_S = 1.0
+    threads.LONGEST_LOAD_S = 1.0
     here = Path(__file__).parent
     cluster = {"shards": 1, "linger_s": 60, "wait_s": 600, "silent_s": 600}
     config = {
