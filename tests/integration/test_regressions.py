@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from remora import Config, Context, Runtime
+from remora import BufferPolicy, Config, Context, Runtime
 from remora.errors import (
     CommitFailed,
     InvalidMessage,
@@ -576,3 +576,39 @@ async def test_history_is_of_one_moment() -> None:
             await anyio.lowlevel.checkpoint()
         assert found == [(2,)], "what was deleted since is not shown either"
         assert [message.seq for message in await chat.history()] == [2, 3]
+
+
+async def test_an_abandoned_call_that_is_being_summarized_holds_no_flush() -> None:
+    """G7, G8: its messages are handed over by the compaction, and later ones by a flush."""
+    done = anyio.Event()
+
+    class Waiting:
+        name = "waiting"
+
+        async def summarize(self, *_: Any, **__: Any) -> str:
+            await done.wait()
+            return "gardens"
+
+    call: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        ],
+    }
+    config = Config.from_dict({"tokens": {"counter": "heuristic"}})
+    policy = BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=240)
+    store = MemoryStore(64)
+    async with Runtime.in_memory(
+        config=config, policy=policy, summarizer=Waiting(), store=store, embedder=HashEmbedder()
+    ) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append([user("Look."), call])
+        await chat.append(user("Never mind. " + "rose " * 20))
+        await chat.append(user("Tell me. " + "tulip " * 20))
+        assert (await chat.inspect()).pending
+        assert await chat.flush() == 1
+        done.set()
+        await runtime.settle()
+        marks = (await chat.inspect()).watermarks
+        assert marks.indexing_through == 4

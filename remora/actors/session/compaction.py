@@ -178,12 +178,16 @@ def _ended_a_conversation(state: SessionState, seq: int) -> bool:
 
 
 def last_indexable(state: SessionState) -> int:
-    """The last message that may be indexed: before the first tool call without a result (G8)."""
+    """The last message that may be indexed: before the first tool call without a result (G8).
+
+    A call that is being summarized is abandoned, and its messages are handed over already.
+    """
     if state.tools:
-        closed = length_before_open_call(state.entries)
-        if closed < len(state.entries):
+        live = state.entries[state.pending :]
+        closed = length_before_open_call(live)
+        if closed < len(live):
             probe("open_tool_call_withheld")
-            return state.entries[closed].seq - 1
+            return live[closed].seq - 1
     return state.next_seq - 1
 
 
