@@ -23,7 +23,8 @@ never in its way. Open the address that the command prints; it has a token, and
 is valid until the command ends.
 
 Without --allow-changes the page changes nothing. With it, dead letters can be
-retried and dropped, and users erased, while no server owns the directory.
+retried and dropped, messages deleted, and users erased. A server that has the
+directory open does it.
 """
 _EPILOG = """\
 examples:
