@@ -10,10 +10,14 @@ them again at full precision. It pays for users of many rows; those of few are s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remora.runtime.threads import run_in_thread
 from remora.storage.lance.rows import SEARCHED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lancedb import AsyncTable
 
 MANY_ROWS = 10_000
 """Rows of one user from which on their vectors are searched by an index."""
@@ -37,19 +41,19 @@ class IndexTools:
         return self._index.BTree()
 
 
-async def index_words(table: Any, tools: IndexTools) -> None:
+async def index_words(table: AsyncTable, tools: IndexTools) -> None:
     """Index the text columns."""
     for column in SEARCHED:
         await table.create_index(column, config=tools.of_column(column), replace=True)
 
 
-async def index_users(table: Any, tools: IndexTools, *, least_rows: int) -> None:
+async def index_users(table: AsyncTable, tools: IndexTools, *, least_rows: int) -> None:
     """Index the users' keys if the table has so many rows and no such index."""
     if await table.count_rows() >= least_rows and "user_key" not in await indexed_columns(table):
         await table.create_index("user_key", config=tools.of_column("user_key"))
 
 
-async def index_vectors(table: Any, tools: IndexTools) -> None:
+async def index_vectors(table: AsyncTable, tools: IndexTools) -> None:
     """Index the vectors if a user has many, and they are in no index."""
     if "vector" in await indexed_columns(table):
         return
@@ -59,7 +63,7 @@ async def index_vectors(table: Any, tools: IndexTools) -> None:
         await table.create_index("vector", config=tools.of_column("vector"))
 
 
-async def optimize(table: Any, tools: IndexTools, **options: Any) -> Any:
+async def optimize(table: AsyncTable, tools: IndexTools, **options: Any) -> Any:
     """Have LanceDB compact the table, extend its indices and remove versions.
 
     An index of vectors that lacks rows is made again, in 10 µs a row: LanceDB would add a second
@@ -73,32 +77,33 @@ async def optimize(table: Any, tools: IndexTools, **options: Any) -> Any:
     return done
 
 
-async def count_most_of_a_user(table: Any) -> int:
+async def count_most_of_a_user(table: AsyncTable) -> int:
     """How many rows the user has who has most."""
     keys = (await table.query().select(["user_key"]).to_arrow()).column("user_key")
     return await run_in_thread(_most_equal, keys)
 
 
-def _most_equal(column: Any) -> int:
+def _most_equal(column: pa.ChunkedArray) -> int:
     counts: list[int] = column.value_counts().field("counts").to_pylist()
     return max([*counts, 0])
 
 
-async def indexed_columns(table: Any) -> set[str]:
+async def indexed_columns(table: AsyncTable) -> set[str]:
     """The columns that have an index."""
     return {index.columns[0] for index in await table.list_indices()}
 
 
-async def count_unindexed(table: Any) -> int:
+async def count_unindexed(table: AsyncTable) -> int:
     """Rows that are not in every full-text index; 0 if there is none."""
     unindexed = await _unindexed_by_column(table)
     return max(unindexed.get(column, 0) for column in SEARCHED)
 
 
-async def lacks_users(table: Any) -> bool:
+async def lacks_users(table: AsyncTable) -> bool:
     """Return whether many rows are not in the index of users' keys, if there is one."""
     return (await _unindexed_by_column(table)).get("user_key", 0) > _MOST_UNKEYED
 
 
-async def _unindexed_by_column(table: Any) -> dict[str, int]:
-    return {index.columns[0]: index.num_unindexed_rows for index in await table.list_indices()}
+async def _unindexed_by_column(table: AsyncTable) -> dict[str, int]:
+    indices = await table.list_indices()
+    return {index.columns[0]: index.num_unindexed_rows or 0 for index in indices}

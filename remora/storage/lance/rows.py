@@ -15,14 +15,17 @@ import importlib
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from remora.ids import Digests
 from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding, MemoryRow, RowOrder, Vector
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COLUMNS = (
     "id",
@@ -130,14 +133,16 @@ class RowFormat:
         """Rows have vectors."""
         return self.dimension is not None
 
-    def known(self, found: Any) -> Any:
+    def known(self, found: pa.Table) -> Any:
         """The schema of these that a table has; None if it has another."""
         for schema in (self.schema, *self.older_schemas):
             if found.names == schema.names and found.types == schema.types:
                 return schema
         return None
 
-    def table(self, pairs: Iterable[tuple[MemoryRow, Vector | None]], schema: Any = None) -> Any:
+    def table(
+        self, pairs: Iterable[tuple[MemoryRow, Vector | None]], schema: pa.Schema | None = None
+    ) -> Any:
         """Rows and their vectors as a `pyarrow.Table`.
 
         Args:
@@ -175,7 +180,7 @@ class RowFormat:
             ]
         return pa.table(columns, schema=schema)
 
-    def read(self, user: str | None, found: Any) -> Read:
+    def read(self, user: str | None, found: pa.Table) -> Read:
         """The rows of a table.
 
         Args:
@@ -205,7 +210,7 @@ class RowFormat:
             read.places.append(place)
         return read
 
-    def read_with_vectors(self, user: str, found: Any) -> tuple[Read, Vector]:
+    def read_with_vectors(self, user: str, found: pa.Table) -> tuple[Read, Vector]:
         """The user's rows, oldest first, and their vectors, shape (rows, dimension)."""
         read = self.read(user, found)
         order = sorted(range(len(read.rows)), key=lambda n: _age(read.rows[n]))
@@ -214,7 +219,7 @@ class RowFormat:
             read, rows=[read.rows[n] for n in order], places=[read.places[n] for n in order]
         ), matrix
 
-    def read_sorted(self, user: str, found: Any, by: RowOrder = "created") -> Read:
+    def read_sorted(self, user: str, found: pa.Table, by: RowOrder = "created") -> Read:
         """The user's rows in their order."""
         read = self.read(user, found)
         rows = sorted(read.rows, key=_age)
@@ -227,7 +232,7 @@ class RowFormat:
         """The columns that rows are sorted by."""
         return _AGED if by == "created" else ("importance", *_AGED)
 
-    def first_places(self, found: Any, limit: int, by: RowOrder) -> dict[str, int]:
+    def first_places(self, found: pa.Table, limit: int, by: RowOrder) -> dict[str, int]:
         """Ids and row ids of the rows that come first."""
         keys = [(name, "ascending") for name in _AGED]
         if by == "importance":
@@ -242,15 +247,15 @@ class RowFormat:
         read = self.read(None, found)
         return read, self._matrix(found)[read.places] if self.embedded else None
 
-    def take(self, found: Any, places: Sequence[int]) -> Any:
+    def take(self, found: pa.Table, places: Sequence[int]) -> Any:
         """Some of the rows, by their positions."""
         return found.take(self._pa.array(places, self._pa.int64()))
 
-    def _matrix(self, found: Any) -> Any:
+    def _matrix(self, found: pa.Table) -> Any:
         flat = found.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(len(found), self.dimension)
 
-    def _records(self, found: Any) -> Iterator[tuple[Any, ...]]:
+    def _records(self, found: pa.Table) -> Iterator[tuple[Any, ...]]:
         """The values of a `MemoryRow`'s fields, a tuple for each row."""
         columns = []
         for name in COLUMNS:
@@ -268,7 +273,7 @@ class RowFormat:
     # -- whole tables ------------------------------------------------------------------------------
 
     async def verify_rows(
-        self, batches: Any, where: str, *, home: Callable[[str], bool]
+        self, batches: AsyncIterable[pa.RecordBatch], where: str, *, home: Callable[[str], bool]
     ) -> list[Finding]:
         """Return what is wrong with a table's rows.
 
@@ -289,7 +294,7 @@ class RowFormat:
         ]
 
     def _verify_batch(
-        self, batch: Any, where: str, home: Callable[[str], bool], seen: Counter[str]
+        self, batch: pa.RecordBatch, where: str, home: Callable[[str], bool], seen: Counter[str]
     ) -> list[Finding]:
         found = self._pa.Table.from_batches([batch])
         ids, keys, users = (
@@ -312,7 +317,7 @@ class RowFormat:
             for id_ in damaged
         ]
 
-    def find_damaged_row_ids(self, batch: Any) -> list[int]:
+    def find_damaged_row_ids(self, batch: pa.RecordBatch) -> list[int]:
         """Row ids of the damaged rows of a record batch with all columns and ``_rowid``."""
         found = self._pa.Table.from_batches([batch])
         sound = set(self.read(None, found).places)
@@ -320,7 +325,7 @@ class RowFormat:
         return [place for number, place in enumerate(places) if number not in sound]
 
     def order(
-        self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None
+        self, found: pa.Table, drop: Callable[[dict[str, list[str]]], list[bool]] | None
     ) -> list[int]:
         """Row ids in the order of a rewrite: by user, oldest first.
 
@@ -338,7 +343,7 @@ class RowFormat:
         row_ids: list[int] = found.column("_rowid").to_pylist()
         return row_ids
 
-    def rewritten(self, found: Any, row_ids: Sequence[int]) -> Any:
+    def rewritten(self, found: pa.Table, row_ids: Sequence[int]) -> Any:
         """Rows as a rewrite stores them, in this order, each with its check.
 
         Args:
@@ -354,7 +359,7 @@ class RowFormat:
             found = found.append_column(CHECK, checks)
         return found.select(self.schema.names).cast(self.schema)
 
-    def _new_checks(self, found: Any) -> list[int]:
+    def _new_checks(self, found: pa.Table) -> list[int]:
         """The checks of an older table's rows; those of damaged ones show that they are."""
         read = self.read(None, found)
         vectors = (

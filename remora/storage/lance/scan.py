@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,9 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.lance.directory import TABLE_PREFIX, table_of
 from remora.storage.lance.loading import load_lancedb
 from remora.storage.lance.objects import is_object_store, lance_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _COLUMNS = (
     "id",
@@ -138,7 +141,7 @@ class TableScan:
         self._tables.pop(name, None)
 
 
-def _to_rows(found: Any) -> list[ScannedRow]:
+def _to_rows(found: pa.Table) -> list[ScannedRow]:
     import pyarrow as pa  # noqa: PLC0415 -- with lancedb, at first use
 
     # As a number: a zoned timestamp needs the machine's time zone files.

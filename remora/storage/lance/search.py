@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -19,6 +19,9 @@ from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, RowOrder, Scope, Vector
 from remora.storage.windows import with_windows
+
+if TYPE_CHECKING:
+    from lancedb import AsyncTable
 
 _logger = get_logger(__name__)
 _ALL_PARTITIONS = 10_000  # of an index; one has 8 192 rows
@@ -78,7 +81,9 @@ class LanceSearch:
         rows = {row.id: row for row in self._report(read).rows}
         return [Candidate(rows[id_], scores[id_]) for id_ in scores if id_ in rows]
 
-    async def fetch(self, table: Any, columns: list[str], places: dict[str, int], mine: Any) -> Any:
+    async def fetch(
+        self, table: AsyncTable, columns: list[str], places: dict[str, int], mine: Any
+    ) -> Any:
         """The rows with these ids, each once: the lists of a search have many in common.
 
         Columns of a hundred rows, here and there in a large table, take as long as the search.
@@ -213,7 +218,7 @@ class LanceSearch:
         return read
 
 
-async def _vector_query(shard: Shard, table: Any, vector: Vector, key: str) -> Any:
+async def _vector_query(shard: Shard, table: AsyncTable, vector: Vector, key: str) -> Any:
     query = table.query().nearest_to(vector).distance_type("cosine")
     if not shard.vectors_indexed:
         return query

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -49,6 +49,10 @@ from remora.storage.lance.indices import (
 from remora.storage.lance.manifest import Fragment, Manifest
 from remora.storage.lance.object_table import ForeignWrite, ObjectTable
 from remora.storage.lance.rows import CHECK, COLUMNS, ORDERED, SEARCHED, WINDOW, RowFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lancedb import AsyncTable
 
 _logger = get_logger(__name__)
 T = TypeVar("T")
@@ -75,7 +79,7 @@ _MOST_ATTEMPTS = 3  # of a write that another process comes between
 class _Reading:
     """A handle, and the number of its readers."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: AsyncTable) -> None:
         self.table = table
         self.readers = 0
         self.idle = anyio.Event()
@@ -114,15 +118,15 @@ class Shard:
     def __init__(
         self,
         name: str,
-        table: Any,
+        table: AsyncTable,
         *,
         files: ShardFiles | None,
         objects: ObjectTable | None = None,
-        writing: Any = None,
+        writing: AsyncTable | None = None,
         reopen: Callable[[], Any],
         rows: RowFormat,
         tools: IndexTools,
-        schema: Any,
+        schema: pa.Schema,
         words_from: int,
         fragments: int = 0,
         searchable: bool = False,
@@ -254,13 +258,13 @@ class Shard:
         await self._switch_table(work)
         self.needs_rollback = False
 
-    async def add(self, rows: Any) -> None:
+    async def add(self, rows: pa.Table) -> None:
         """Store rows that are known to be new."""
         async with self._one_commit():
             await self.table.add(rows)
         self._note_write(len(rows))
 
-    async def merge(self, rows: Any) -> None:
+    async def merge(self, rows: pa.Table) -> None:
         """Store the rows that do not exist yet."""
         # without an index: with one, LanceDB doubles rows that two merges add at the same time
         merge = self.table.merge_insert("id").when_not_matched_insert_all().use_index(False)
@@ -316,7 +320,7 @@ class Shard:
         """Find out which indices there are, and how far they reach."""
         await self._read_indices(self.table)
 
-    async def _read_indices(self, table: Any) -> None:
+    async def _read_indices(self, table: AsyncTable) -> None:
         columns = await indexed_columns(table)
         self.searchable = columns.issuperset(SEARCHED)
         self.vectors_indexed = "vector" in columns
@@ -340,7 +344,7 @@ class Shard:
         """
         return await self._record(self.table, began)
 
-    async def _record(self, table: Any, began: float) -> int:
+    async def _record(self, table: AsyncTable, began: float) -> int:
         version, written = await table.version(), 0
         try:
             if self.files is not None:
@@ -529,7 +533,7 @@ class Shard:
             raise ForeignWrite(f"another process wrote to {self.name}")
         return handle
 
-    async def _switch_table(self, table: Any) -> None:
+    async def _switch_table(self, table: AsyncTable) -> None:
         """Write with another handle from now on, and have new reads use it, or one like it."""
         reading = table
         if self.objects is not None:
@@ -545,9 +549,9 @@ class Shard:
 
     def close(self) -> None:
         """Close its handles."""
-        self._writing.close()
+        self._writing.close()  # type: ignore[no-untyped-call]
         if self._reading.table is not self._writing:
-            self._reading.table.close()
+            self._reading.table.close()  # type: ignore[no-untyped-call]
 
 
 def _is_overtaken(error: BaseException) -> bool:
@@ -578,7 +582,7 @@ _ROWS_AT_ONCE = 16_384  # 30 MB with their vectors
 
 
 async def sorted_row_ids(
-    source: Any, form: RowFormat, drop: Callable[[dict[str, list[str]]], list[bool]] | None
+    source: AsyncTable, form: RowFormat, drop: Callable[[dict[str, list[str]]], list[bool]] | None
 ) -> tuple[list[int], int]:
     """The ids of the rows to copy, in their new order, and how many rows are left out.
 
@@ -592,7 +596,9 @@ async def sorted_row_ids(
     return order, len(found) - len(order)
 
 
-async def copy_rows(source: Any, target: Any, form: RowFormat, row_ids: Sequence[int]) -> None:
+async def copy_rows(
+    source: AsyncTable, target: AsyncTable, form: RowFormat, row_ids: Sequence[int]
+) -> None:
     """Replace the target's rows by some of the source's, in one fragment, without indices.
 
     Args:

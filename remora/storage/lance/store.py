@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -56,6 +56,9 @@ from remora.storage.ports import (
     Vector,
 )
 from remora.storage.private import make_private_directory
+
+if TYPE_CHECKING:
+    from lancedb import AsyncTable
 
 # -- the one task that adds rows: rows of many callers are joined into commits ---------------------
 #
@@ -220,7 +223,7 @@ class LanceWriter:
                     await shard.roll_back_uncertain()
                     await write()
 
-    async def _write_table(self, shard: Shard, table: Any, *, may_exist: bool) -> None:
+    async def _write_table(self, shard: Shard, table: AsyncTable, *, may_exist: bool) -> None:
         if may_exist:
             probe("doubtful_add_merged")
             await shard.merge(table)

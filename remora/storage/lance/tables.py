@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from operator import eq
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -32,6 +32,10 @@ from remora.storage.lance.rows import RowFormat
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.versions import TableVersions, VersionNote
 from remora.storage.ports import Finding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lancedb import AsyncConnection, AsyncTable
 
 _logger = get_logger(__name__)
 _CLAIMED_AT_ONCE = 8
@@ -204,12 +208,12 @@ class LanceTables:
     async def _load_shard(
         self,
         name: str,
-        table: Any,
+        table: AsyncTable,
         opened: TableState,
         *,
         files: ShardFiles | None = None,
         objects: ObjectTable | None = None,
-        writing: Any = None,
+        writing: AsyncTable | None = None,
     ) -> None:
         found = await table.schema()
         schema = self.rows.known(found)
@@ -230,11 +234,11 @@ class LanceTables:
                     f"the table {name}: {problem}; move it away and it is filled again",
                     retryable=False,
                 )
-            table.close()
+            table.close()  # type: ignore[no-untyped-call]
             put_aside = partial(files.quarantine, problem, of_other_key=schema is not None)
             await run_in_thread(put_aside)
             return
-        statistics = await table.stats()
+        statistics: Any = await table.stats()  # a dict, and not the class of its annotation
         shard = self._make_shard(
             name, table, files, schema=schema, objects=objects, writing=writing
         )
@@ -250,7 +254,7 @@ class LanceTables:
         shard.note_opened(await shard.table.version(), changed_at)
         self.shards[name] = shard
 
-    async def _is_of_this_key(self, table: Any) -> bool:
+    async def _is_of_this_key(self, table: AsyncTable) -> bool:
         """Return whether rows can be found by these digests.
 
         A few are looked at: one may be damaged.
@@ -263,12 +267,12 @@ class LanceTables:
     def _make_shard(
         self,
         name: str,
-        table: Any,
+        table: AsyncTable,
         files: ShardFiles | None,
         *,
-        schema: Any = None,
+        schema: pa.Schema | None = None,
         objects: ObjectTable | None = None,
-        writing: Any = None,
+        writing: AsyncTable | None = None,
     ) -> Shard:
         return Shard(
             name,
@@ -403,7 +407,7 @@ class LanceTables:
             self._database.close()
 
 
-async def table_names(database: Any) -> list[str]:
+async def table_names(database: AsyncConnection) -> list[str]:
     """The names of a database's tables that are remora's."""
     names = (await database.list_tables(limit=10_000)).tables
     return [name for name in names if name.startswith(TABLE_PREFIX)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -24,6 +24,9 @@ from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.shard import MOST_UNINDEXED, Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _logger = get_logger(__name__)
 _DELETE_AT_ONCE = 500
@@ -391,7 +394,9 @@ class LanceUpkeep:
     async def _find_damaged_row_ids(self, shard: Shard) -> list[int]:
         rows = self._tables.rows
         columns = [*shard.columns, *(["vector"] if rows.embedded else [])]
-        batches: Any = await shard.table.query().select(columns).with_row_id().to_batches()
+        batches: AsyncIterable[pa.RecordBatch] = (
+            await shard.table.query().select(columns).with_row_id().to_batches()
+        )
         found: list[int] = []
         async for batch in batches:
             found += await run_in_thread(rows.find_damaged_row_ids, batch)
