@@ -138,7 +138,7 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
     return total, texts
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, str):
         return value if type(value) is str else str.__str__(value)
     return msgspec.json.encode(value, enc_hook=str.__str__).decode()

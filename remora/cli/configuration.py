@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import msgspec
 
@@ -79,7 +79,7 @@ def _comment(text: str, indent: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _yaml_line(name: str, value: Any, indent: str) -> str:
+def _yaml_line(name: str, value: object, indent: str) -> str:
     shown = str(value) if isinstance(value, Secret) else value
     return textwrap.indent(msgspec.yaml.encode({name: shown}).decode(), indent)
 

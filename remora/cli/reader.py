@@ -195,10 +195,10 @@ def _plan_turn(
 
 def _plan(
     found: Conversations,
-    user: Any,
-    session: Any,
-    timestamp: Any,
-    messages: Any,
+    user: object,
+    session: object,
+    timestamp: object,
+    messages: object,
     *,
     key: str | None = None,
 ) -> None:
@@ -231,7 +231,7 @@ def _plan(
     found.sessions.setdefault(session_key, []).extend(planned)
 
 
-def _parse_time(value: Any) -> datetime | None:
+def _parse_time(value: object) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, str):

@@ -220,7 +220,7 @@ def print_wide(console: Console, table: Table) -> None:
         console.print(Text.assemble(*((one.text, one.style or "") for one in line)), soft_wrap=True)
 
 
-def print_json(result: Any) -> None:
+def print_json(result: object) -> None:
     """Print a result as one JSON object on one line."""
     sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
 

@@ -243,7 +243,7 @@ def _join(problems: Sequence[str]) -> str:
     return "; ".join(problems[:_NAMED]) + rest
 
 
-def _section(report: TuningReport, before: Any) -> str:
+def _section(report: TuningReport, before: object) -> str:
     """The section of the configuration, in TOML, with what it is worth."""
     lines = [f"# remora tune: {_measured(report)}"]
     lines += [f"# {name}: {_change(report, name)}" for name in report.gains if name != "both"]

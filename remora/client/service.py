@@ -376,7 +376,7 @@ def _encode_json(given: msgspec.Struct) -> bytes:
 _MESSAGES = frozenset({"messages", "message", "reply", "override"})
 
 
-def _clean(name: str, value: Any) -> Any:
+def _clean(name: str, value: object) -> Any:
     """A text, or a list of texts or messages, without halves of surrogate pairs.
 
     Raises:
@@ -393,7 +393,7 @@ def _clean(name: str, value: Any) -> Any:
             return value
 
 
-async def _decode(content: bytes, kind: Any) -> Any:
+async def _decode(content: bytes, kind: object) -> Any:
     """An answer.
 
     Raises:

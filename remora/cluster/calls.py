@@ -196,7 +196,7 @@ def _fill(wire: _WireExport, messages: Sequence[MessageExport]) -> SessionExport
     return None if head is None else msgspec.structs.replace(head, messages=tuple(messages))
 
 
-async def _pack_table(table: Any) -> bytes:
+async def _pack_table(table: object) -> bytes:
     return await run_in_thread(table_to_bytes, table)
 
 
@@ -204,7 +204,7 @@ async def _unpack_table(data: bytes) -> Any:
     return await run_in_thread(table_from_bytes, data)
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 
@@ -322,7 +322,7 @@ class CallType:
     def _unreadable(self, error: Exception) -> UnreadableCall:
         return UnreadableCall(f"arguments of {self.name} that cannot be read: {error}")
 
-    async def encode_result(self, value: Any) -> bytes:
+    async def encode_result(self, value: object) -> bytes:
         """Return what the method returned, as bytes; a long list in parts, a table in a thread."""
         if self._result.pack_slowly is not None:
             return _encode(await self._result.pack_slowly(value))
@@ -392,7 +392,7 @@ def decode_arguments(name: str, data: bytes) -> dict[str, Any]:
     return find_call(name).decode_arguments(data)
 
 
-async def encode_result(name: str, value: Any) -> bytes:
+async def encode_result(name: str, value: object) -> bytes:
     """See `CallType.encode_result`."""
     return await find_call(name).encode_result(value)
 

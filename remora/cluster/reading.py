@@ -164,7 +164,7 @@ class MemoryReader:
                 now = anyio.current_time()
                 self._pause_until = now + min(now - begun, _LONGEST_PAUSE_S)
 
-    def _read_journal(self, _: Path, journal: Any) -> Runtime:
+    def _read_journal(self, _: Path, journal: object) -> Runtime:
         """A reader of a shard's journal alone."""
         runtime = Runtime.in_memory(config=without_long_term(self.config), journal=journal)
         return with_models(runtime, self._models[False])

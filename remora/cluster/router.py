@@ -271,7 +271,7 @@ class Router:
             end.put(one.request)
             bytes_left -= one_bytes
 
-    def refuse(self, request: Any, reason: Exception) -> None:
+    def refuse(self, request: object, reason: Exception) -> None:
         """A request cannot be sent."""
         pending = self._pending.pop(getattr(request, "number", 0), None)
         if pending is not None and pending.promise is not None:

@@ -338,7 +338,7 @@ def _apply_environment(
     return merged, written_as
 
 
-def _parse_variable(text: str, kind: Any) -> object:
+def _parse_variable(text: str, kind: object) -> object:
     """The text as the type of its key; text that does not parse is left for the later check."""
     if kind is Secret or (get_origin(kind) is Literal and text in get_args(kind)):
         return text

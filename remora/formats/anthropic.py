@@ -46,7 +46,7 @@ class AnthropicPrompt(TypedDict):
     messages: list[Any]
 
 
-def from_anthropic(messages: Any, *, opaque: bool = False) -> list[ChatDict]:
+def from_anthropic(messages: object, *, opaque: bool = False) -> list[ChatDict]:
     """Chat messages of Anthropic's, for `Session.append`.
 
     A user message with tool results becomes a tool message for each, and a user message of the

@@ -51,7 +51,7 @@ class GeminiPrompt(TypedDict):
     contents: list[Any]
 
 
-def from_gemini(contents: Any, *, opaque: bool = False) -> list[ChatDict]:
+def from_gemini(contents: object, *, opaque: bool = False) -> list[ChatDict]:
     """Chat messages of Gemini's contents, for `Session.append`.
 
     A call without an id gets its function's name as its id (``name#2`` for a second one of the same
@@ -90,7 +90,7 @@ def _first_candidate(one: dict[str, Any]) -> dict[str, Any]:
     return one
 
 
-def _named(part: Any, index: int) -> dict[str, Any]:
+def _named(part: object, index: int) -> dict[str, Any]:
     """A part with the spelling of Python's keys, without what is not set."""
     if isinstance(part, str):
         return {"text": part}
@@ -105,7 +105,7 @@ def _snake(key: str) -> str:
     return _CAMEL.sub(r"_\1", key).lower()
 
 
-def _with_snakes(value: Any) -> Any:
+def _with_snakes(value: object) -> Any:
     """The keys of a part's value; what is inside arguments and responses stays as it is."""
     if isinstance(value, dict):
         return {_snake(key): one for key, one in value.items() if one is not None}

@@ -26,7 +26,7 @@ _API = "responses"
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 
 
-def from_responses(items: Any, *, opaque: bool = False) -> list[ChatDict]:
+def from_responses(items: object, *, opaque: bool = False) -> list[ChatDict]:
     """Chat messages of items, for `Session.append`.
 
     What the model said and called between two other items is one message, as a chat API wants it.

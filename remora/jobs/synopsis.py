@@ -279,7 +279,7 @@ def parse_synopsis(answer: object) -> tuple[str, str]:
     return text, ""
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     match value:
         case None:
             return ""

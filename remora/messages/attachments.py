@@ -132,7 +132,7 @@ def find_blobs(*encoded: bytes | None) -> list[Blob]:
     return found
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """All texts in data from `decode_attached`."""
     left = [value]
     while left:
@@ -171,7 +171,7 @@ def as_reference(text: object) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(_CODE, MAGIC + _encode(text.pieces))
 
 
-def take_attachments(value: Any, least: int, found: dict[bytes, bytes]) -> Any:
+def take_attachments(value: object, least: int, found: dict[bytes, bytes]) -> Any:
     """Plain data with references in place of long runs of base64; itself if it has none.
 
     No step of it takes the interpreter for longer than some milliseconds, however long a text is.
@@ -193,7 +193,7 @@ def _media_of(value: Mapping[str, Any]) -> str:
     return f"audio/{said[:_TAIL]}" if isinstance(said, str) else ""
 
 
-def _take(value: Any, least: int, found: dict[bytes, bytes], key: str, media: str = "") -> Any:
+def _take(value: object, least: int, found: dict[bytes, bytes], key: str, media: str = "") -> Any:
     if isinstance(value, str):
         return _take_from(value, least, found, key, media) if len(value) >= least else value
     if isinstance(value, dict):
@@ -289,7 +289,7 @@ def _keep(data: bytes, found: dict[bytes, bytes], *, form: Form, media: str, siz
 # -- putting back ----------------------------------------------------------------------------------
 
 
-def put_back(value: Any, blobs: Blobs) -> Any:
+def put_back(value: object, blobs: Blobs) -> Any:
     """Data from `decode_attached` with the texts as they were; words in place of missing bytes."""
     if isinstance(value, AttachedText):
         return "".join([_text_of(one, blobs) for one in value.pieces]) if blobs else value.words
@@ -311,7 +311,7 @@ def _text_of(piece: _Piece, blobs: Blobs) -> str:
     return _encode_base64(data, safe=piece.form == "url-safe")
 
 
-def attached_to(value: Any) -> list[Blob]:
+def attached_to(value: object) -> list[Blob]:
     """The attachments in data from `decode_attached`."""
     return [
         blob for text in texts_in(value) if isinstance(text, AttachedText) for blob in text.blobs

@@ -274,7 +274,7 @@ def _as_key(text: str) -> Any:
     return text
 
 
-def _texts_in(value: Any) -> Iterator[str]:
+def _texts_in(value: object) -> Iterator[str]:
     """All texts in plain data, those in JSON included."""
     for text in texts_in(value):
         if text[:1] in {"{", "["} and type(text) is str:
@@ -495,7 +495,7 @@ def _encode(chat: ChatDict, metadata: dict[str, Any] | None) -> tuple[bytes, byt
     return _shrink(_encoder.encode(chat)), _shrink(_encoder.encode(metadata)) if metadata else None
 
 
-def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
+def _refuse_extensions(values: Iterable[Any], metadata: object) -> None:
     """Refuse extensions of msgpack, which only remora writes into messages, and what JSON lacks.
 
     msgpack would keep a set as a list, and a UUID or a time without a zone as a text.
@@ -632,7 +632,7 @@ def _shrink(encoded: bytes) -> bytes:
     return bytes(memoryview(encoded))
 
 
-def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
+def _check_depth(values: Iterable[Any], metadata: object, index: int) -> None:
     """Refuse deep nesting: decoding it could overflow a stack that is deeper than this one."""
     level = [*values, metadata]
     for _ in range(_MAX_DEPTH):

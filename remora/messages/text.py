@@ -197,7 +197,7 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def clean_texts(value: Any) -> Any:
+def clean_texts(value: object) -> Any:
     """A copy of JSON-like data, in which each text is `without_surrogates`."""
     if isinstance(value, str):
         return without_surrogates(value)

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -260,7 +260,7 @@ def _show_call(name: str, arguments: str) -> str:
     return " ".join([name, *[value for value in values if len(value) <= _LONGEST_WORD]])
 
 
-def _scalars(value: Any) -> Iterator[str]:
+def _scalars(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

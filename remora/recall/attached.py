@@ -120,7 +120,7 @@ def _shown(chat: ChatDict, blobs: Blobs, missing: Collection[bytes]) -> ChatDict
 
 
 def _fill(
-    value: Any, blobs: Blobs, missing: Collection[bytes], key: str, *, as_text: bool = True
+    value: object, blobs: Blobs, missing: Collection[bytes], key: str, *, as_text: bool = True
 ) -> Any:
     """The data with these attachments, and words in place of the others."""
     if isinstance(value, AttachedText):

@@ -193,7 +193,7 @@ def _shorten_call(call: dict[str, Any], most: int, note: str) -> dict[str, Any]:
     return {**call, "function": {**call["function"], "arguments": shorter}}
 
 
-def _clip_texts(value: Any, most: int, note: str) -> Any:
+def _clip_texts(value: object, most: int, note: str) -> Any:
     if isinstance(value, str):
         return clip(value, most, note)
     if isinstance(value, dict):

@@ -277,7 +277,7 @@ def _as_written(number: str) -> msgspec.Raw:
     return msgspec.Raw(number.encode())
 
 
-def _walk(value: Any, name: str, depth: int) -> Iterator[str]:
+def _walk(value: object, name: str, depth: int) -> Iterator[str]:
     written = msgspec.json.encode(value).decode()
     if len(written) <= _LARGE or not isinstance(value, dict | list) or depth == _DEEPEST:
         field = f"{name}: {written}" if name else written

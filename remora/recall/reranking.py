@@ -245,7 +245,7 @@ class Reranking:
             if removals != self._removals:  # it may have kept something since it was cleared
                 self._clear_kept()
 
-    async def _check(self, answer: Any, count: int) -> npt.NDArray[np.float64]:
+    async def _check(self, answer: object, count: int) -> npt.NDArray[np.float64]:
         return check_scores(answer, count, self._name)
 
     async def _call(self, query: str, texts: list[str]) -> Any:
@@ -286,7 +286,7 @@ def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:
     return scores
 
 
-def _unreadable(answer: Any, name: str) -> ModelAnswerInvalid:
+def _unreadable(answer: object, name: str) -> ModelAnswerInvalid:
     return ModelAnswerInvalid(f"{name} returned no list of numbers but {type(answer).__name__}")
 
 

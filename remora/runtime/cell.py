@@ -331,7 +331,7 @@ class Cell:
         if not self._outstanding:
             self._outstanding = None
 
-    def take_image(self, image: Image, state: Any = None) -> None:
+    def take_image(self, image: Image, state: object = None) -> None:
         """Take the state that the log holds; `state` if it is made already."""
         self.state = self.behavior.restore(self.key, image) if state is None else state
         self.status = CellStatus.VALID
@@ -344,7 +344,7 @@ class Cell:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def run(self, message: Any) -> Decision | NeedsLookup:
+    def run(self, message: object) -> Decision | NeedsLookup:
         """Handle one message; an exception of `handle` leaves the state as it was (G11)."""
         behavior, state = self.behavior, self.state
         decision = behavior.handle(state, message)
@@ -391,7 +391,7 @@ class Cell:
         self.reply(envelope.promise, outcome.reply, envelope.deadline)
         return outcome
 
-    def reply(self, promise: Promise, value: Any, deadline: float) -> None:
+    def reply(self, promise: Promise, value: object, deadline: float) -> None:
         """Reply now if everything is durable, else when it is."""
         if self.written == self.durable:
             promise.resolve(value)

@@ -10,7 +10,6 @@ active, none has more on its way to the log than its quota (`fairness`).
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -112,7 +111,7 @@ class Dispatcher:
         if envelope.ready:
             self.ready(cell)
 
-    def post(self, cell: Cell, message: Any) -> bool:
+    def post(self, cell: Cell, message: object) -> bool:
         """Put a message into the mailbox without a reply; False if it was refused."""
         if cell.status is CellStatus.QUARANTINED or cell.parked:
             return False

@@ -60,7 +60,7 @@ def is_requested(error: BaseException) -> bool:
     return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
-def _code_of(handler: Any) -> Any:
+def _code_of(handler: object) -> Any:
     function = getattr(handler, "func", handler)  # of a partial
     call = getattr(function, "__call__", None)  # noqa: B004
     return getattr(function, "__code__", None) or getattr(call, "__code__", None)

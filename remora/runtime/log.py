@@ -81,7 +81,7 @@ class Log(Protocol):
         """
         ...
 
-    async def fetch(self, key: Hashable, query: Any) -> Any:
+    async def fetch(self, key: Hashable, query: object) -> Any:
         """Answer an actor's question about its own cold records."""
         ...
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Promise(Protocol):
     """A one-shot result. The first outcome counts; later ones are ignored."""
 
-    def resolve(self, value: Any) -> None:
+    def resolve(self, value: object) -> None:
         """Set the answer."""
         ...
 
@@ -49,7 +49,7 @@ class _AsyncioPromise:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: asyncio.Future[Any] = loop.create_future()
 
-    def resolve(self, value: Any) -> None:
+    def resolve(self, value: object) -> None:
         if not self._future.done():
             self._future.set_result(value)
 
@@ -74,7 +74,7 @@ class _AnyioPromise:
         self._error: BaseException | None = None
         self.abandoned = False
 
-    def resolve(self, value: Any) -> None:
+    def resolve(self, value: object) -> None:
         if not self._event.is_set():
             self._value = value
             self._event.set()
@@ -101,7 +101,7 @@ class _Unread:
     def __init__(self, *, abandoned: bool) -> None:
         self.abandoned = abandoned
 
-    def resolve(self, value: Any) -> None:
+    def resolve(self, value: object) -> None:
         pass
 
     def reject(self, error: BaseException) -> None:

@@ -129,11 +129,11 @@ class ActorRegistry:
 
     @overload
     async def ask(
-        self, key: Hashable, message: Any, *, size: int = 0, timeout_s: float | None = None
+        self, key: Hashable, message: object, *, size: int = 0, timeout_s: float | None = None
     ) -> Any: ...
 
     async def ask(
-        self, key: Hashable, message: Any, *, size: int = 0, timeout_s: float | None = None
+        self, key: Hashable, message: object, *, size: int = 0, timeout_s: float | None = None
     ) -> Any:
         """Send a message to an actor; return its reply when all that it depends on is durable.
 
@@ -181,7 +181,7 @@ class ActorRegistry:
     def submit(
         self,
         key: Hashable,
-        message: Any,
+        message: object,
         promise: Promise,
         *,
         size: int = 0,
@@ -217,7 +217,7 @@ class ActorRegistry:
             self._deadlines.watch(cell)
 
     def reserve(
-        self, key: Hashable, message: Any, *, size: int, timeout_s: float | None
+        self, key: Hashable, message: object, *, size: int, timeout_s: float | None
     ) -> Reserved:
         """Give a message its place in the actor's order while something of it is being computed.
 
@@ -247,7 +247,7 @@ class ActorRegistry:
             reserved.envelope.promise = NO_READER
         self._dispatcher.complete(reserved.cell, reserved.envelope)
 
-    async def ask_control(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
+    async def ask_control(self, key: Hashable, message: object, *, keeps_alive: bool = True) -> Any:
         """Send a control message, which is never refused and has no deadline.
 
         Args:
@@ -267,7 +267,7 @@ class ActorRegistry:
         self._dispatcher.enqueue(cell, envelope)
         return await promise.wait()
 
-    def post(self, key: Hashable, message: Any) -> bool:
+    def post(self, key: Hashable, message: object) -> bool:
         """Put a message into the actor's mailbox, without a reply.
 
         Returns:
@@ -726,7 +726,7 @@ class Activation:
             else:
                 self._give_state(cell, image, state)
 
-    def _give_state(self, cell: Cell, image: Image | Exception, state: Any = None) -> None:
+    def _give_state(self, cell: Cell, image: Image | Exception, state: object = None) -> None:
         """Give a cell the state of its image, which may be made already."""
         now = self._clock.monotonic()
         try:

@@ -251,14 +251,14 @@ if hasattr(os, "register_at_fork"):
 class _OwnPickler(pickle.Pickler):
     """Refuses what only a module of the application could make again."""
 
-    def reducer_override(self, one: Any) -> Any:
+    def reducer_override(self, one: object) -> Any:
         kind = one if isinstance(one, type | FunctionType) else type(one)
         if str(kind.__module__).partition(".")[0] not in _MODULES:
             raise pickle.PicklingError(f"{kind.__module__} may not be loaded elsewhere")
         return NotImplemented
 
 
-def _pickled(one: Any) -> bytes:
+def _pickled(one: object) -> bytes:
     data = io.BytesIO()
     _OwnPickler(data, pickle.HIGHEST_PROTOCOL).dump(one)
     return data.getvalue()

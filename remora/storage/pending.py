@@ -41,7 +41,7 @@ def first_row_written(spec: FlushSpec) -> int:
     return max(spec.first - NEIGHBOURS, 1) if spec.completes else spec.first
 
 
-def first_message_needed(payload: Any) -> int | None:
+def first_message_needed(payload: object) -> int | None:
     """The first message that a job has yet to read, neighbours included; None for none."""
     match payload:
         case FlushSpec():

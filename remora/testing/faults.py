@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import anyio
 
@@ -112,7 +112,7 @@ class FaultyJournal(MemoryJournal):
         await self._before_read()
         return await super().hydrate(keys)
 
-    async def fetch(self, key: Hashable, query: Any) -> Answer:
+    async def fetch(self, key: Hashable, query: object) -> Answer:
         """See `MemoryJournal`."""
         await self._before_read()
         return await super().fetch(key, query)

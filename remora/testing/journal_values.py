@@ -169,7 +169,7 @@ def _check_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert found[name] == value, f"{name}: {_difference(found[name], value)}"
 
 
-def _difference(found: Any, expected: Any) -> str:
+def _difference(found: object, expected: object) -> str:
     """The first part in which two answers differ, not longer than a reader can take."""
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         found, expected = next(

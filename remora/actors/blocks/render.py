@@ -118,7 +118,7 @@ def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
     return [*parts, {"type": "text", "text": rest}] if parts else rest
 
 
-def check_content(content: Any) -> BlockContent:
+def check_content(content: object) -> BlockContent:
     """The content that a block returned; empty text if it has no words and no media.
 
     Raises:

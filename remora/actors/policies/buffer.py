@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -208,7 +208,7 @@ PolicyLike: TypeAlias = (
 """A policy, or a function that gives the same policy for a session each time."""
 
 
-def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
+def resolve_policy(given: object, key: SessionKey | None = None) -> BufferPolicy:
     """The policy that was given, or that a function gives for this session.
 
     Raises:

@@ -110,7 +110,7 @@ def _mapping(
     }
 
 
-def redact_value(value: Any, redact: Callable[[str], str]) -> Any:
+def redact_value(value: object, redact: Callable[[str], str]) -> Any:
     """A value with every text in it redacted, however deep; keys of mappings are kept.
 
     Raises:

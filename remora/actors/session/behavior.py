@@ -160,7 +160,7 @@ class SessionBehavior:
 
     # -- deciding -------------------------------------------------------------------------------
 
-    def handle(self, state: SessionState, message: Any) -> Decision | NeedsLookup:
+    def handle(self, state: SessionState, message: object) -> Decision | NeedsLookup:
         """Decide what one message changes."""
         if type(message) is Append and (quick := self._append_one(state, message)) is not None:
             return quick

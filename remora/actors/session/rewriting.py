@@ -371,7 +371,7 @@ def _buffer(state: SessionState, front: int) -> EarlierBuffer:
 def _rewrite(
     state: SessionState,
     rules: SessionRules,
-    reply: Any,
+    reply: object,
     to: EarlierBuffer,
     removed: tuple[int, ...] = (),
     *,

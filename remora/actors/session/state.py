@@ -264,10 +264,10 @@ class SessionState:
         place = bisect_left(self.entries, seq, key=attrgetter("seq"))
         return StoredMessage(self.entries[place])
 
-    def look_up(self, query: Any) -> NeedsLookup:
+    def look_up(self, query: object) -> NeedsLookup:
         """Ask the journal; the answer goes to `answers`."""
 
-        def store(answer: Any) -> None:
+        def store(answer: object) -> None:
             if len(self.answers) >= _MAX_ANSWERS:
                 self.answers.clear()
             self.answers[query] = answer
@@ -323,7 +323,7 @@ def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> Sav
     )
 
 
-def apply(state: SessionState, record: Any) -> None:
+def apply(state: SessionState, record: object) -> None:
     """Change the state by one record."""
     if state.answers:
         state.answers.clear()

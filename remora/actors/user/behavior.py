@@ -142,13 +142,13 @@ class UserBehavior:
         overfull = state.working is not None and state.working.content_bytes > self._max_bytes
         return CleanUp(self._max_bytes) if overfull or state.pending or state.extended else None
 
-    def apply(self, state: UserState, record: Any) -> None:
+    def apply(self, state: UserState, record: object) -> None:
         """Apply one record to the state."""
         apply(state, record)
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    def handle(self, state: UserState, message: Any) -> Decision | NeedsLookup:
+    def handle(self, state: UserState, message: object) -> Decision | NeedsLookup:
         """Decide what one message changes."""
         match message:
             case Learn():

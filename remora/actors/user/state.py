@@ -105,7 +105,7 @@ def opening(state: UserState, at_us: int = 0) -> list[Any]:
     return [] if state.opened else [Opened(state.sid, state.key.user, "", at_us)]
 
 
-def new_job(state: UserState, queue: str, spec: Any) -> tuple[Job, StateItem]:
+def new_job(state: UserState, queue: str, spec: object) -> tuple[Job, StateItem]:
     """A job under a new id, and the counter to journal with it: a dead letter keeps its id."""
     number = state.number + 1
     job = Job(f"{queue}-{state.sid}-{number}", queue, state.key, spec)
@@ -205,7 +205,7 @@ class UserState:
         return {name: part for name, part in parts if part.expires_at != self.terms[name]}
 
 
-def apply(state: UserState, record: Any) -> None:
+def apply(state: UserState, record: object) -> None:
     """Change the state by one record."""
     match record:
         case Touched(rows=rows, at_us=at_us):

@@ -113,7 +113,7 @@ def dump_message(
 
 
 def load_message(
-    chat: Any, metadata: Any, packed: bytes
+    chat: object, metadata: object, packed: bytes
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The inverse of `dump_message`; takes the decoded JSON.
 

@@ -274,7 +274,7 @@ class Shard:
             probe("row_exists")
         self._note_write(result.num_inserted_rows)
 
-    async def delete(self, which: Any) -> int:
+    async def delete(self, which: object) -> int:
         """Delete rows; returns how many. Their bytes stay."""
         async with self._one_commit():
             result = await self.table.delete(which)

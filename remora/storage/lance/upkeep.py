@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -125,7 +125,7 @@ class LanceUpkeep:
         self.commits += 1
         return gone
 
-    async def _sessions_of(self, shard: Shard, which: Any, session_key: str) -> list[str]:
+    async def _sessions_of(self, shard: Shard, which: object, session_key: str) -> list[str]:
         """The session with this key, if the user has rows of it."""
         names = await shard.table.query().where(which).select(["user_id", "session_id"]).to_arrow()
         found = set(zip(*(names.column(one).to_pylist() for one in (0, 1)), strict=True))

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, Self
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -269,7 +269,7 @@ class MemoryJournal(MemoryWriter):
         await anyio.lowlevel.checkpoint()
         return [self.saved(key) for key in keys]
 
-    async def fetch(self, key: Hashable, query: Any) -> Answer:
+    async def fetch(self, key: Hashable, query: object) -> Answer:
         await anyio.lowlevel.checkpoint()
         if isinstance(query, MemoryLookup):
             assert isinstance(key, UserKey)

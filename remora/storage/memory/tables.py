@@ -180,7 +180,7 @@ class MemoryTables:
                     "what this goes back to is not kept any more; nothing of it was kept"
                 )
 
-    def apply(self, record: Any) -> None:
+    def apply(self, record: object) -> None:
         """Change the rows as a committed record does."""
         actor: Actor | None
         match record:

@@ -181,7 +181,7 @@ class DatabaseRows:
         return in_schema(sql, self._schema)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 

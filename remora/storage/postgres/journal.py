@@ -301,7 +301,7 @@ class PostgresJournal(JournalReader, JournalWriter):
                 self._pool.terminate()
 
 
-async def _keep(_: Any) -> None:
+async def _keep(_: object) -> None:
     """Leave a reading connection as it is: it has no state, and to reset it takes a round trip."""
 
 

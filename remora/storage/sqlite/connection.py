@@ -117,7 +117,7 @@ class Submitted:
     def done(self) -> bool:
         return False
 
-    def set_result(self, _: Any) -> None:
+    def set_result(self, _: object) -> None:
         self._on_done(None)
 
     def set_exception(self, error: BaseException) -> None:

@@ -138,7 +138,7 @@ class JournalReader:
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
         return await restore_actors(self._read, keys, self._numbers.__next__)
 
-    async def fetch(self, key: Hashable, query: Any) -> Answer:
+    async def fetch(self, key: Hashable, query: object) -> Answer:
         if isinstance(query, MemoryLookup):
             assert isinstance(key, UserKey)
             return {item.id: item for item in await self.memories(key.user, query.ids)}
