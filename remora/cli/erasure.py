@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from rich.console import Console
 
+from remora.cli import Commands
 from remora.cli.opening import connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import counted, named, print_json
@@ -32,7 +32,7 @@ _NOUNS = {
 
 
 def add_forget_parser(
-    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
 ) -> None:
     """Describe the command to the parser."""
     command = commands.add_parser(

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from remora import observe
 from remora.api.statistics import RuntimeStatistics
+from remora.cli import Commands
 from remora.cli.opening import memory_directory
 from remora.cli.render import named, print_json, printable
 from remora.config import Config
@@ -44,7 +45,7 @@ def _seconds(text: str) -> float:
     return value
 
 
-def add_health_parsers(commands: Any, printing: argparse.ArgumentParser) -> None:
+def add_health_parsers(commands: Commands, printing: argparse.ArgumentParser) -> None:
     """Describe the commands to the parser.
 
     Args:

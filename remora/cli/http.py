@@ -9,11 +9,11 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 from rich.console import Console
 
+from remora.cli import Commands
 from remora.cli.opening import port_number
 from remora.cli.workers import TARGET
 from remora.errors import InvalidInput
@@ -47,7 +47,7 @@ notices changes within a second.
 """
 
 
-def add_http_parsers(commands: Any) -> None:
+def add_http_parsers(commands: Commands) -> None:
     """Describe the commands to the parser."""
     command = commands.add_parser(
         "http",

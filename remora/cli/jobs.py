@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from remora.api.base import BaseRuntime
 from remora.api.dead_letters import check_droppable, no_dead_letter
+from remora.cli import Commands
 from remora.cli.opening import connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
@@ -68,7 +68,7 @@ _DROP = (
 
 
 def add_jobs_parser(
-    commands: Any, common: argparse.ArgumentParser, inherited: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, inherited: argparse.ArgumentParser
 ) -> None:
     """Describe the command to the parser.
 

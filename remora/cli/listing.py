@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from remora.cli import Commands
 from remora.cli.opening import connect_owner, journals_of
 from remora.cli.render import counted, named
 from remora.errors import InvalidInput
@@ -48,7 +49,7 @@ class _SessionLine(msgspec.Struct, frozen=True):
 
 
 def add_listing_parsers(
-    commands: Any,
+    commands: Commands,
     common: argparse.ArgumentParser,
     printing: argparse.ArgumentParser,
     positive: Callable[[str], int],

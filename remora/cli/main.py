@@ -22,6 +22,7 @@ from rich.text import Text
 
 import remora
 from remora.api.base import BaseRuntime
+from remora.cli import Commands
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.health import add_health_parsers, command_health, command_top
@@ -389,7 +390,7 @@ def _context_options() -> argparse.ArgumentParser:
 
 
 def _add_conversation_parsers(
-    commands: Any,
+    commands: Commands,
     common: argparse.ArgumentParser,
     printing: argparse.ArgumentParser,
     context: argparse.ArgumentParser,
@@ -462,7 +463,7 @@ def _add_conversation_parsers(
     )
 
 
-def _add_config_parser(commands: Any) -> None:
+def _add_config_parser(commands: Commands) -> None:
     command = commands.add_parser(
         "config",
         help="print the configuration in force, or every key with its default",

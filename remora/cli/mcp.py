@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 from rich.console import Console
 
+from remora.cli import Commands
 from remora.cli.opening import port_number
 from remora.cli.workers import TARGET
 from remora.errors import InvalidInput, RemoraError
@@ -35,7 +35,7 @@ opened, 2 wrong usage
 """
 
 
-def add_mcp_parser(commands: Any) -> None:
+def add_mcp_parser(commands: Commands) -> None:
     """Describe the command to the parser."""
     command = commands.add_parser(
         "mcp",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from remora.cli import Commands
 from remora.cli.opening import check_in_directory, directory_of, memory_directory
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
@@ -35,7 +35,7 @@ shards as --shards says.
 
 
 def add_reshard_parser(
-    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
 ) -> None:
     """Describe the command to the parser."""
     command = commands.add_parser(

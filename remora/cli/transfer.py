@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remora.api.base import BaseRuntime
+from remora.cli import Commands
 from remora.cli.opening import (
     directory_of,
     open_runtime,
@@ -49,7 +49,7 @@ may own the directory: the export is of the moment at which the command began.
 
 
 def add_transfer_parsers(
-    commands: Any,
+    commands: Commands,
     common: argparse.ArgumentParser,
     printing: argparse.ArgumentParser,
     context: argparse.ArgumentParser,
@@ -105,7 +105,7 @@ def add_transfer_parsers(
 
 
 def _add_import_parser(
-    commands: Any,
+    commands: Commands,
     common: argparse.ArgumentParser,
     printing: argparse.ArgumentParser,
     context: argparse.ArgumentParser,

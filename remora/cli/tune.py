@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import msgspec
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from remora.api.base import BaseRuntime
+from remora.cli import Commands
 from remora.cli.opening import open_to_read, runtime_of
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
@@ -66,7 +67,7 @@ class _Label(msgspec.Struct, frozen=True):
 
 
 def add_tune_parser(
-    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
 ) -> None:
     """Describe the command to the parser.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
 
+from remora.cli import Commands
 from remora.cli.opening import check_in_directory, directory_of, open_runtime
 from remora.cli.render import Output, counted, print_json, printable
 from remora.cli.transfer import progress_bar
@@ -24,7 +24,7 @@ EXIT_UNREADABLE = 2
 
 
 def add_upkeep_parsers(
-    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
 ) -> None:
     """Describe the commands to the parser.
 
@@ -63,7 +63,7 @@ def add_upkeep_parsers(
 
 
 def _add_repair_parser(
-    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
 ) -> None:
     command = commands.add_parser(
         "repair",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from remora.cli import Commands
 from remora.cli.opening import directory_of, journals_of, memory_directory, port_number
 from remora.cli.render import print_json
 from remora.errors import InvalidInput
@@ -37,7 +37,7 @@ address not be served, 2 wrong usage
 
 
 def add_view_parser(
-    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+    commands: Commands, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
 ) -> None:
     """Describe the command to the parser."""
     command = commands.add_parser(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from remora.cli import Commands
 from remora.cli.render import print_json, print_wide
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.storage.membership import Placement
@@ -36,7 +37,7 @@ by another remora serve, or was taken over, 2 wrong usage
 """
 
 
-def add_worker_parsers(commands: Any, printing: argparse.ArgumentParser) -> None:
+def add_worker_parsers(commands: Commands, printing: argparse.ArgumentParser) -> None:
     """Describe the commands to the parser.
 
     Args:

@@ -180,7 +180,7 @@ def _ended_a_conversation(state: SessionState, seq: int) -> bool:
 def last_indexable(state: SessionState) -> int:
     """The last message that may be indexed: before the first tool call without a result (G8).
 
-    A call that is being summarized is abandoned, and its messages are handed over already.
+    A call that is being summarized is abandoned, and its messages have their job.
     """
     if state.tools:
         live = state.entries[state.pending :]
