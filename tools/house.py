@@ -9,6 +9,7 @@ An append is traced on the event loop of a runtime in a directory, once it is wa
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import anyio
 
 from remora import Config, Runtime
 
-__all__ = ["main", "measure", "trace_append"]
+__all__ = ["count_untyped", "main", "measure", "trace_append"]
 
 _ROOT = Path(__file__).parent.parent
 _PACKAGE = _ROOT / "remora"
@@ -62,6 +63,18 @@ def trace_append() -> list[str]:
     return min(calls, key=lambda one: (len({*one}), len(one)))
 
 
+def count_untyped() -> int:
+    """Return how many parameters of functions have `Any` as their whole type."""
+    found = 0
+    for path in _PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = node.args
+                for one in (*given.posonlyargs, *given.args, *given.kwonlyargs):
+                    found += isinstance(one.annotation, ast.Name) and one.annotation.id == "Any"
+    return found
+
+
 def measure() -> dict[str, int]:
     """Return the figures, by name."""
     calls = trace_append()
@@ -73,6 +86,7 @@ def measure() -> dict[str, int]:
         "modules that an append enters": len({*calls}),
         "calls of an append": len(calls),
         "moves of an append": sum(one != other for one, other in pairwise(calls)),
+        "parameters whose type is Any": count_untyped(),
         "modules": len(lines),
         "lines": sum(lines),
         "modules that `import remora` loads": int(imported.stdout),
