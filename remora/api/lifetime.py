@@ -22,7 +22,13 @@ from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.runtime.threads import LoopWatch, is_loading, run_in_thread, wait_until_loaded
-from remora.services.answering import AnswerThread, ServesWorkers, Workers, start_answering
+from remora.services.answering import (
+    PARTING_S,
+    AnswerThread,
+    ServesWorkers,
+    Workers,
+    start_answering,
+)
 from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
@@ -168,7 +174,7 @@ class Lifetime:
                 self.built = await build(self.options, journal, self._closers)
                 self.built.supervisor.dead.add(await journal.jobs(dead=True))
                 workers = None
-                if answering is not None:
+                if answering is not None and _runs_asyncio():
                     workers = Workers(answering, host.home.loop, self._make_served)
                 await self._run(host, self.built, await journal.jobs(), workers)
         finally:
@@ -277,7 +283,9 @@ class Lifetime:
                 await host.wait_for_stop()
                 drain_s = self.options.config.supervisor.drain_s
                 if workers is not None:
-                    await host.drain(partial(workers.drain, drain_s), drain_s)
+                    await host.drain(
+                        partial(workers.drain, drain_s, PARTING_S), drain_s + PARTING_S
+                    )
                 internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
                 with anyio.CancelScope(shield=True):  # each is bounded in time
                     await internals.turns.interrupt()
@@ -359,17 +367,23 @@ def _require_one_shard(options: Options) -> None:
         )
 
 
-def _require_asyncio() -> None:
-    """Check the event loop: aiosqlite and LanceDB wait for futures of asyncio."""
+def _runs_asyncio() -> bool:
     import asyncio  # noqa: PLC0415  # `import remora` does without it
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def _require_asyncio() -> None:
+    """Check the event loop: aiosqlite and LanceDB wait for futures of asyncio."""
+    if not _runs_asyncio():
         raise InvalidInput(
             "a memory directory and long-term memory need asyncio's event loop, or uvloop's: run "
             "the program with asyncio.run(main()), or anyio.run(main, backend='asyncio')"
-        ) from None
+        )
 
 
 async def _open_given(journal: JournalLike) -> Journal:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remora.api.base import BaseRuntime
+from remora.api.runtime import Runtime
 from remora.cli import Commands
 from remora.cli.opening import (
     directory_of,
@@ -30,11 +30,14 @@ from remora.cli.opening import (
 )
 from remora.cli.render import counted, print_json, printable
 from remora.cluster.acting import Actions
+from remora.cluster.reading import without_long_term
 from remora.cluster.sharded import ShardedRuntime, runtimes_of
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, OutcomeUnknown, OwnerFailed, OwnerUnreachable
+from remora.maintenance.import_ import check_export
 from remora.models.ports import embedder_name
 from remora.runtime.threads import run_in_thread
 from remora.services.archive import SessionStatistics
+from remora.services.arguments import check_path
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
 from remora.storage.records import MessageRange
@@ -166,13 +169,11 @@ async def command_export(console: Console, arguments: argparse.Namespace) -> int
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
     directory = directory_of(arguments)
-    new = not await run_in_thread(directory.exists)
-    try:
-        report, dead = await _import(arguments)
-    except InvalidInput:  # nothing was written
-        if new:
-            await run_in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
-        raise
+    if not await run_in_thread(directory.exists):  # what is refused leaves no directory
+        config = without_long_term(arguments.configured)
+        async with Runtime.in_memory(config=config) as checking:
+            await check_export(checking.internals.transfers.parts, check_path(arguments.src, "SRC"))
+    report, dead = await _import(arguments)
     if arguments.json:
         print_json({**msgspec.to_builtins(report), "dead_letters": dead})
         return 0
@@ -192,13 +193,21 @@ async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
     actions = Actions(directory_of(arguments), arguments.configured)
     async with actions.open(journal_only=False) as memory:
         with progress_bar("importing") as (progress, advance):
-            report = await memory.import_(
-                arguments.src, skip_existing=arguments.skip_existing, progress=advance
-            )
+            try:
+                report = await memory.import_(
+                    arguments.src, skip_existing=arguments.skip_existing, progress=advance
+                )
+            except OutcomeUnknown as e:
+                raise OutcomeUnknown(
+                    "the process that had the memory open ended before the import did: repeat it "
+                    "with --skip-existing"
+                ) from e
             task = progress.task_ids[0]
             progress.update(task, description="embedding", completed=0, total=None)
-            await memory.settle()
-        return report, (await memory.counts()).dead_jobs
+            with suppress(OwnerFailed, OwnerUnreachable):  # its server has gone, and goes on later
+                await memory.settle()
+                return report, (await memory.counts()).dead_jobs
+        return report, 0
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:

@@ -7,18 +7,22 @@ owner of the directory.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import anyio
 import msgspec
 
 from remora.api.base import BaseRuntime
 from remora.api.dead_letters import DeadLetters, check_droppable
-from remora.cluster.connected import connect_there
+from remora.cluster.connected import ConnectedRuntime, connect_there
 from remora.cluster.operating import change_dead_letters, open_owned
 from remora.config import Config
+from remora.errors import DirectoryLocked
 from remora.runtime.jobs import Job
 from remora.services.erasure import ErasureReceipt
+
+_PATIENCE_S, _PAUSE_S = 3.0, 0.1
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -49,6 +53,27 @@ class Actions:
             return
         async with memory:
             yield memory
+
+    async def _enter(self, opened: AsyncExitStack, *, journal_only: bool) -> BaseRuntime:
+        """Open the memory, there or here.
+
+        Another command may be about to open or to close the directory: both ways are tried again.
+        """
+        end = anyio.current_time() + _PATIENCE_S
+        while True:
+            memory = await opened.enter_async_context(self._opened())
+            if memory is not None:
+                return memory
+            owned = open_owned(self._directory, self._config, journal_only=journal_only)
+            try:
+                memory = await opened.enter_async_context(owned)
+            except DirectoryLocked:
+                if anyio.current_time() > end:
+                    raise
+                await anyio.sleep(_PAUSE_S)
+            else:
+                opened.push_async_callback(_finish_erasures, memory)
+                return memory
 
     async def retry(self, ids: Sequence[str]) -> Changed:
         """Have dead letters run again: now, or when a server opens the directory.
@@ -100,7 +125,10 @@ class Actions:
         """
         async with self.open() as memory:
             who = memory.user(user)
-            return await (who if session is None else who.session(session)).forget()
+            receipt = await (who if session is None else who.session(session)).forget()
+            if isinstance(memory, ConnectedRuntime) or await memory.retry_erasures():
+                return receipt
+            return msgspec.structs.replace(receipt, erased_by=None)
 
     async def delete(self, user: str, session: str, ids: Sequence[str]) -> int:
         """Delete messages of a session; how many.
@@ -122,9 +150,11 @@ class Actions:
         Raises:
             DirectoryLocked, OwnerUnreachable: see `retry`.
         """
-        async with self._opened() as memory:
-            if memory is not None:
-                yield memory
-                return
-        async with open_owned(self._directory, self._config, journal_only=journal_only) as memory:
-            yield memory
+        async with AsyncExitStack() as opened:
+            yield await self._enter(opened, journal_only=journal_only)
+
+
+async def _finish_erasures(memory: BaseRuntime) -> None:
+    """Keep the promise of receipts: no server is there that would rewrite the files in time."""
+    if memory.erasures():
+        await memory.retry_erasures()

@@ -10,7 +10,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from remora.api.asking import ask_status
+import msgspec
+
+from remora.api.asking import ask_owner, ask_status
 from remora.api.runtime import Runtime
 from remora.api.shards import make_database_shards, make_shards
 from remora.api.status import StatusQuestion
@@ -27,7 +29,14 @@ from remora.cluster.transfers import WholeTransfers
 from remora.cluster.upkeep import SeparateTransfers
 from remora.cluster.watch import OwnerWatch, count_live_owners
 from remora.config import Config
-from remora.errors import ConfigError, JournalTooNew, OwnerUnreachable, RemoraError, StorageError
+from remora.errors import (
+    ConfigError,
+    JournalTooNew,
+    OwnerFailed,
+    OwnerUnreachable,
+    RemoraError,
+    StorageError,
+)
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.storage.layout import ShardLayout
@@ -147,12 +156,24 @@ class _Owner:
     async def dial(self) -> str:
         """The socket of one that serves, which is watched from now on, unless it was there."""
         if self._there:
-            return str(self._place.socket)
+            return await self._find_there()
         info = await run_in_thread(self._finder.find, abandon_on_cancel=True)
         self.stop_watching()
         self._watch = OwnerWatch(info, self._limits)
         self._watch.start()
         return info.socket
+
+    async def _find_there(self) -> str:
+        place, question = self._place, msgspec.json.encode(StatusQuestion(figures=False))
+        ask = partial(ask_owner, place.directory, question, PATIENCE_S, place.number)
+        if await run_in_thread(ask, abandon_on_cancel=True) is None:
+            raise OwnerFailed(
+                f"the process that had {place.directory} open has closed it or was killed: run the "
+                "command again; if several processes own the memory, a worker (remora.connect) or "
+                "`remora serve` starts the one that is missing",
+                log="",
+            )
+        return str(place.socket)
 
     def stop_watching(self) -> None:
         watch, self._watch = self._watch, None

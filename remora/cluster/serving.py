@@ -45,6 +45,7 @@ _AT_ONCE = 256  # requests of a worker that are begun before others have their t
 MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read
 MOST_WAITING = 16_384  # requests of a worker that wait for others, which may come after them
 _POLL_S = 0.01
+_GREETING_S = 10.0
 _OF_ALL = frozenset({"runtime.backup", "runtime.export", "runtime.import_"})
 
 
@@ -84,24 +85,29 @@ class Served:
         """Return what serves one connection."""
         return _Link(self)
 
-    async def drain(self, seconds: float) -> None:
+    async def drain(self, seconds: float, parting_s: float | None = None) -> None:
         """Take no more requests, answer those that are here, and close all connections.
 
         Args:
             seconds: to wait for them; what is not answered then, never is.
+            parting_s: to wait for workers that ask nothing, and do not say that they have heard of
+                it; None for `seconds`.
         """
         self._draining = True
         loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        for link in list(self._links):
-            link.drain()
-        while self._links and loop.time() < until:
+        began = loop.time()
+        try:
             for link in list(self._links):
-                if link.is_done:
-                    link.close()
-            await asyncio.sleep(_POLL_S)
-        for link in list(self._links):
-            link.abort()
+                link.drain()
+            while self._links and loop.time() - began < seconds:
+                late = parting_s is not None and loop.time() - began > parting_s
+                for link in list(self._links):
+                    if link.is_done or (late and link.is_idle):
+                        link.close()
+                await asyncio.sleep(_POLL_S)
+        finally:
+            for link in list(self._links):
+                link.abort()
 
     # -- for the links -----------------------------------------------------------------------------
 
@@ -187,14 +193,19 @@ class _Link(asyncio.Protocol):
     @property
     def is_done(self) -> bool:
         """Return whether the worker sends nothing more, and has all answers that it needs."""
-        waits = self._todo or self._end.queued or not self._open.keys() <= self._again
-        return self._end.hello is None or (self._end.parted and not waits)
+        return self._end.hello is None or (self._end.parted and self.is_idle)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the worker has all answers that it needs, to what it has sent so far."""
+        return not (self._todo or self._end.queued or not self._open.keys() <= self._again)
 
     # -- the transport -----------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`, as for the others."""
         self._transport = transport
+        self._loop.call_later(_GREETING_S, self._end_if_silent)
         self._descriptor = transport.get_extra_info("socket").fileno()
         give_up_in_children(self._descriptor)  # the worker sees the end of this process, not theirs
         transport.set_write_buffer_limits(high=WINDOW)
@@ -251,6 +262,11 @@ class _Link(asyncio.Protocol):
         if not self._closed:
             self._closed = True  # what it holds must not run any more
             self.connection_lost(None)
+
+    def _end_if_silent(self) -> None:
+        """End a connection by which no worker has said hello."""
+        if self._end.hello is None and not self._closed:
+            self.abort()
 
     def _refuse(self, error: WireError) -> None:
         _logger.warning("worker_garbled", problem=str(error)[:200])

@@ -28,7 +28,7 @@ from remora.ids import validate_id
 from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
-from remora.services.answering import AnswerThread, Workers, start_answering
+from remora.services.answering import PARTING_S, AnswerThread, Workers, start_answering
 from remora.services.arguments import MAX_IDS, collect
 from remora.services.parts import PartsHolder
 from remora.services.rebuild import ReembedProgress
@@ -351,7 +351,7 @@ class ShardedRuntime(BaseRuntime):
         workers, self._workers = self._workers, None
         try:
             if workers is not None:
-                await workers.drain(self.config.supervisor.drain_s)
+                await workers.drain(self.config.supervisor.drain_s, PARTING_S)
             await self._all.each(close)
         finally:
             answering, self._answering = self._answering, None

@@ -458,6 +458,20 @@ async def import_from(
             await run_in_thread(reader.close)
 
 
+async def check_export(target: TransferParts, path: Path) -> None:
+    """Check that the export at `path` can be imported, and write nothing.
+
+    Raises:
+        InvalidExport, InvalidInput: see `import_from`.
+    """
+    reader = await run_in_thread(partial(open_reader, path, max_bytes=target.import_bytes))
+    try:
+        await compute_in_thread(_validate, reader, lambda _: target)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_in_thread(reader.close)
+
+
 async def _import_all(
     find_target: FindTarget,
     placed: Iterator[Placed],

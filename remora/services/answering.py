@@ -37,7 +37,10 @@ MAX_LINE_BYTES = 256 << 10
 """Of a question."""
 MAX_CONNECTIONS = 256
 """Of those that ask; workers are not counted."""
+PARTING_S = 1.0
+"""How long a process that closes waits for commands that do not answer."""
 _IDLE_S = 60.0
+_FIRST_LINE_S = 5.0
 _TICK_S = 5.0
 _PAUSE_S = 0.05
 
@@ -138,7 +141,7 @@ class AnswerThread(threading.Thread):
                 if self._tick is not None and time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + _TICK_S
                     self._tick()
-                wait_s = _IDLE_S if self._peers else None
+                wait_s = _TICK_S if self._peers else None
                 for key, events in self._ready.select(wait_s if self._tick is None else _TICK_S):
                     one = key.fileobj
                     assert isinstance(one, socket.socket)
@@ -217,8 +220,8 @@ class AnswerThread(threading.Thread):
         del self._peers[one]
 
     def _end_idle(self) -> None:
-        before = time.monotonic() - _IDLE_S
-        for one in [one for one, peer in self._peers.items() if peer.used_at < before]:
+        now = time.monotonic()
+        for one in [one for one, peer in self._peers.items() if peer.is_idle(now)]:
             self._forget(one)
             one.close()
 
@@ -230,7 +233,7 @@ class ServesWorkers(Protocol):
         """Return what speaks with one."""
         ...
 
-    async def drain(self, seconds: float) -> None:
+    async def drain(self, seconds: float, parting_s: float | None = None) -> None:
         """Answer what was asked, at most for so long, and close all connections."""
         ...
 
@@ -261,11 +264,11 @@ class Workers:
         """Serve those that have come, and those that come."""
         await run_in_thread(self._thread.give_workers, self._take)
 
-    async def drain(self, seconds: float) -> None:
-        """Serve no more of them; see `ServesWorkers.drain`."""
+    async def drain(self, seconds: float, parting_s: float | None = None) -> None:
+        """Serve no more of them; see `remora.cluster.serving.Served.drain`."""
         self._thread.give_workers(None)
         if self._served is not None:
-            await self._served.drain(seconds)
+            await self._served.drain(seconds, parting_s)
 
     def _take(self, connection: socket.socket) -> None:
         with self._making:
@@ -292,7 +295,7 @@ class _Peer:
         self.asked = b""
         self.answer = b""
         self.is_new = True
-        self.used_at = time.monotonic()
+        self.came_at = self.used_at = time.monotonic()
 
     def read(self, connection: socket.socket) -> None:
         """Read what has come: of a worker, only its first line.
@@ -309,6 +312,10 @@ class _Peer:
         self.asked += data
         if not data or len(self.asked) > MAX_LINE_BYTES:
             raise ConnectionError
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether it has said nothing for long, or no whole line since it came."""
+        return now - self.used_at > _IDLE_S or (self.is_new and now - self.came_at > _FIRST_LINE_S)
 
     def take_line(self) -> bytes | None:
         line, end, rest = self.asked.partition(b"\n")

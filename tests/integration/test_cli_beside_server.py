@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import sqlite3
@@ -17,9 +18,12 @@ import pytest
 import remora
 from remora import Config, Runtime
 from remora.cli.main import main
+from remora.cluster.connected import connect_there
 from remora.cluster.reading import MemoryReader
 from remora.cluster.sharded import ShardedRuntime
-from remora.errors import CommitFailed, DirectoryUnusable, InvalidInput
+from remora.cluster.wire import WIRE, Hello, frame
+from remora.errors import CommitFailed, DirectoryUnusable, InvalidInput, OwnerFailed
+from remora.services.answering import SOCKET_NAME, WORK
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 from tests.configs import LEAN as CONFIG
 from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, PLAIN, poison
@@ -280,3 +284,49 @@ async def test_the_owner_of_a_shared_memory_is_asked(run: Run, tmp_path: Path) -
         await worker.session("bob", "chat").append(user("Still here."))
         assert owner_of(tmp_path / "memory") == owner
     end_owner(tmp_path / "memory")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_worker_that_answers_nothing_keeps_nobody_open(tmp_path: Path, shards: int) -> None:
+    """It said hello and is stopped: closing ends its connection, and its process sees the end."""
+    runtime = Runtime(tmp_path / "memory", config=PLAIN)
+    async with ShardedRuntime.of(runtime, shards=shards):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "memory" / SOCKET_NAME))
+        writer.write(WORK + bytes(frame([Hello(WIRE, worker="stopped")])))
+        assert await reader.readexactly(10)
+    await reader.read()  # until the end
+    assert reader.at_eof()
+    writer.close()
+
+
+async def test_a_command_whose_server_has_gone_is_told(tmp_path: Path) -> None:
+    """What it asks next fails at once: nobody will open the directory for it."""
+    server = Runtime(tmp_path / "memory", config=PLAIN)
+    async with server:
+        await server.session("ann", "one").append(user("Hi."))
+        memory = await connect_there(tmp_path / "memory", PLAIN)
+        assert memory is not None
+        await memory.start()
+        assert (await memory.counts()).messages == 1
+    with pytest.raises(OwnerFailed, match="run the command again"):
+        await memory.counts()
+    await memory.aclose()
+    assert await connect_there(tmp_path / "memory", PLAIN) is None
+
+
+async def test_each_receipt_counts_its_own(tmp_path: Path) -> None:
+    """Also if erasures come at once, whose messages are deleted together."""
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        for number in range(10):
+            said = [user(f"{place}") for place in range(number + 1)]
+            await runtime.session(f"user {number}", "one").append(said)
+        receipts: dict[int, int] = {}
+
+        async def forget(number: int) -> None:
+            receipt = await runtime.user(f"user {number}").forget()
+            receipts[number] = receipt.journal["messages"]
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(forget, number)
+    assert receipts == {number: number + 1 for number in range(10)}

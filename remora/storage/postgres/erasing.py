@@ -63,6 +63,11 @@ async def delete_rows(
         gone = await run_in_thread(lambda: find_erased(key, newest, named))
         items = [(kind, name.encode()) for kind, name in gone]
         found = {session: found[session]} if session in found else {}
+    ((messages,),) = await read(
+        "SELECT count(*) FROM unnest($1::bigint[]) AS w JOIN remora.messages AS m ON m.pos BETWEEN "
+        f"w << {SEQ_BITS} AND ((w + 1) << {SEQ_BITS}) - 1",
+        list(found.values()),
+    )
     keys = await read("SELECT value FROM remora.settings WHERE name = $1", DIGEST_KEYS)
     owners = encode_owners(user, session, keys[0][0].decode() if keys else None)
     answer = await change(
@@ -82,6 +87,7 @@ async def delete_rows(
     note, actors, folds, facets, memories, jobs = answer
     removed = dict.fromkeys(ERASED_TABLES, 0)
     removed.update(actors=actors, folds=folds, facets=facets, memories=memories, jobs=jobs)
+    removed["messages"] = messages
     return Erased(decode_note(note, *owners), removed), list(found.values())
 
 

@@ -223,22 +223,20 @@ class PostgresJournal(JournalReader, JournalWriter):
         async with self.attachments.removing([user], session, whole=session is None):
             erased = await self.run_exclusively(work)
             try:
-                erased.removed["messages"] = await self._delete_messages()
+                await self._delete_messages()
             except CommitFailed as e:
                 raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
         return erased
 
-    async def _delete_messages(self) -> int:
-        """Delete what erasures have left to do; returns how many messages went."""
+    async def _delete_messages(self) -> None:
+        """Delete what erasures have left to do, whoever asked for them."""
 
         async def work() -> tuple[int, bool]:
             return await delete_messages(self._change)
 
-        total, more = 0, bool(await self._read("SELECT 1 FROM remora.erased LIMIT 1"))
+        more = bool(await self._read("SELECT 1 FROM remora.erased LIMIT 1"))
         while more:
-            gone, more = await self.run_exclusively(work)
-            total += gone
-        return total
+            _, more = await self.run_exclusively(work)
 
     async def finish_erasure(self, number: int) -> None:
         async def work() -> None:

@@ -9,6 +9,7 @@ the process in between, `scrub` goes on with the numbers in the setting.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ _BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
 _SELECT_SETTING = "SELECT value FROM settings WHERE name = ?"
 _DELETE_SOME = (
     "DELETE FROM messages WHERE pos IN (SELECT m.pos FROM json_each(?) AS w CROSS JOIN messages "
-    f"AS m ON m.pos BETWEEN w.value << {SEQ_BITS} AND ((w.value + 1) << {SEQ_BITS}) - 1 LIMIT ?)"
+    f"AS m ON m.pos BETWEEN w.value << {SEQ_BITS} AND ((w.value + 1) << {SEQ_BITS}) - 1 LIMIT ?) "
+    f"RETURNING pos >> {SEQ_BITS}"
 )
 _decode_sids = msgspec.json.Decoder(list[int]).decode
 
@@ -107,20 +109,21 @@ async def delete_rows(
     return Erased(decode_note(cursor.lastrowid, *owners), removed), [sid for (sid,) in sids]
 
 
-async def delete_message_slice(writer: aiosqlite.Connection) -> tuple[int, bool]:
+async def delete_message_slice(writer: aiosqlite.Connection) -> tuple[Counter[int], bool]:
     """Delete some messages of erased actors, within a transaction.
 
-    How many went, and whether there may be more.
+    How many of each actor went, and whether there may be more.
     """
     sids = await _erased_actors(writer)
     if not sids:
-        return 0, False
+        return Counter(), False
     some = msgspec.json.encode(sids[:_SLICE_ACTORS]).decode()
-    count = (await writer.execute(_DELETE_SOME, (some, _SLICE_MESSAGES))).rowcount
-    if count < _SLICE_MESSAGES:
+    rows = await writer.execute_fetchall(_DELETE_SOME, (some, _SLICE_MESSAGES))
+    gone = Counter(sid for (sid,) in rows)
+    if gone.total() < _SLICE_MESSAGES:
         del sids[:_SLICE_ACTORS]
         await _set_erased_actors(writer, sids)
-    return count, bool(sids)
+    return gone, bool(sids)
 
 
 def read_erased_actors(database: sqlite3.Connection) -> list[int]:

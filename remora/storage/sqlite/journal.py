@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,6 +80,8 @@ class SqliteJournal(JournalReader, JournalWriter):
             BlobFiles(path.parent, sync=sync_attachments), self, self._referring, self._all_users
         )
         self._files = JournalFiles(self, writer, self._read, max_wal_bytes=max_wal_bytes)
+        self._deleted: dict[int, int] = {}
+        """How many messages went, by actors that are erased: several erasures share a pass."""
 
     @classmethod
     async def open(
@@ -238,24 +241,27 @@ class SqliteJournal(JournalReader, JournalWriter):
             self._erased.update(outcome[1])
 
         async with self.attachments.removing([user], session, whole=session is None):
-            erased, _ = await self.transaction(work, refuse_writes)
+            erased, sids = await self.transaction(work, refuse_writes)
+            self._deleted.update(dict.fromkeys(sids, 0))
             try:
-                erased.removed["messages"] = await self._delete_messages()
+                await self._delete_messages()
             except CommitFailed as e:
                 raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
+            finally:
+                erased.removed["messages"] = sum([self._deleted.pop(sid) for sid in sids])
         return erased
 
-    async def _delete_messages(self) -> int:
-        """Delete what erasures have left to do; returns how many messages went."""
+    async def _delete_messages(self) -> None:
+        """Delete what erasures have left to do, whoever asked for them."""
 
-        async def work() -> tuple[int, bool]:
+        async def work() -> tuple[Counter[int], bool]:
             return await delete_message_slice(self._writer)
 
-        count, more = 0, True
+        more = True
         while more:
             gone, more = await self.transaction(work)
-            count += gone
-        return count
+            for sid in gone.keys() & self._deleted.keys():
+                self._deleted[sid] += gone[sid]
 
     async def finish_erasure(self, number: int) -> None:
         async def work() -> None:
