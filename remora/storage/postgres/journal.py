@@ -229,7 +229,7 @@ class PostgresJournal(JournalReader, JournalWriter):
         return erased
 
     async def _delete_messages(self) -> None:
-        """Delete what erasures have left to do, whoever asked for them."""
+        """Delete what erasures have left to do, of all who asked for them."""
 
         async def work() -> tuple[int, bool]:
             return await delete_messages(self._change)

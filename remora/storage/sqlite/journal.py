@@ -252,7 +252,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         return erased
 
     async def _delete_messages(self) -> None:
-        """Delete what erasures have left to do, whoever asked for them."""
+        """Delete what erasures have left to do, of all who asked for them."""
 
         async def work() -> tuple[Counter[int], bool]:
             return await delete_message_slice(self._writer)
