@@ -18,7 +18,7 @@ from remora.api.dead_letters import DeadLetters, check_droppable
 from remora.cluster.connected import ConnectedRuntime, connect_there
 from remora.cluster.operating import change_dead_letters, open_owned
 from remora.config import Config
-from remora.errors import DirectoryLocked
+from remora.errors import DirectoryLocked, OwnerFailed, OwnerUnreachable
 from remora.runtime.jobs import Job
 from remora.services.erasure import ErasureReceipt
 
@@ -61,13 +61,13 @@ class Actions:
         """
         end = anyio.current_time() + _PATIENCE_S
         while True:
-            memory = await opened.enter_async_context(self._opened())
-            if memory is not None:
-                return memory
-            owned = open_owned(self._directory, self._config, journal_only=journal_only)
             try:
+                memory = await opened.enter_async_context(self._opened())
+                if memory is not None:
+                    return memory
+                owned = open_owned(self._directory, self._config, journal_only=journal_only)
                 memory = await opened.enter_async_context(owned)
-            except DirectoryLocked:
+            except (DirectoryLocked, OwnerFailed, OwnerUnreachable):
                 if anyio.current_time() > end:
                     raise
                 await anyio.sleep(_PAUSE_S)
