@@ -164,7 +164,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
                 "test_informative_async_errors": "wants no async methods",
                 "test_checkpoint_search_sql_injection": _ODD,
             },
-            modules=("langgraph_checkpoints", "langgraph_records", "langgraph_threads"),
+            modules=("langgraph_checkpoints", "langgraph_threads"),
         ),
         Suite(
             "LangGraph: checkpoint conformance",
@@ -174,7 +174,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
             ("conformance_of_remora.py",),
             "langgraph",
             paths=("libs/checkpoint-conformance",),
-            modules=("langgraph_checkpoints", "langgraph_records", "langgraph_threads"),
+            modules=("langgraph_checkpoints", "langgraph_threads"),
         ),
     ),
     "google-adk": (
@@ -185,7 +185,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
             "tests/unittests/sessions",
             ("test_session_service.py",),
             "google_adk",
-            modules=("google_adk", "google_adk_events"),
+            modules=("google_adk",),
         ),
     ),
     "strands": (
@@ -210,7 +210,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
                 "test_permission_error_handling": _FILES,
                 "test__get_": _FILES,
             },
-            modules=("strands", "strands_messages"),
+            modules=("strands",),
         ),
     ),
     "langchain-core": (
@@ -248,7 +248,7 @@ OWN: dict[str, OwnSuite] = {
         "agent-framework-core",
         ("agent-framework-core==1.23.0", *_TESTS),
         "test_agent_framework.py",
-        ("agent_framework", "agent_framework_messages"),
+        ("agent_framework",),
     ),
     "claude-agent-sdk": OwnSuite(
         "Claude Agent SDK: its contracts, and remora's tests",
@@ -296,14 +296,14 @@ OWN: dict[str, OwnSuite] = {
         "pydantic-ai-slim",
         ("pydantic-ai-slim==2.68.0", *_TESTS),
         "test_pydantic_ai.py",
-        ("pydantic_ai", "pydantic_messages"),
+        ("pydantic_ai",),
     ),
     "google-adk": OwnSuite(
         "Google ADK: remora's tests",
         "google-adk",
         ("google-adk==2.13.0", *_TESTS),
         "test_google_adk.py",
-        ("google_adk", "google_adk_events"),
+        ("google_adk",),
     ),
     "ray": OwnSuite(
         "Ray: remora's tests",
@@ -318,14 +318,14 @@ OWN: dict[str, OwnSuite] = {
         "strands-agents",
         ("strands-agents==1.62.0", *_TESTS),
         "test_strands.py",
-        ("strands", "strands_messages", "strands_storage"),
+        ("strands", "strands_storage"),
     ),
     "llama-index": OwnSuite(
         "LlamaIndex: remora's tests",
         "llama-index-core",
         ("llama-index-core==0.14.25", *_TESTS),
         "test_llama_index.py",
-        ("llama_index_agents", "llama_index_messages"),
+        ("llama_index_agents",),
     ),
 }
 """By the name that the script is given."""

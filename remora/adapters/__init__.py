@@ -5,16 +5,16 @@
 - `langchain_agents`: a middleware and tools for LangChain's agents (extra ``langchain-agents``).
 - `langgraph`, `langgraph_checkpoints`: a store and a checkpointer of LangGraph (extra
   ``langgraph``).
-- `agent_framework`, `agent_framework_messages`: a history and a context provider of the Agent
+- `agent_framework`: a history and a context provider of the Agent
   Framework, and its messages (extra ``agent-framework``).
 - `claude_agent_sdk`: a store of the Claude Agent SDK's transcripts (extra ``claude-agent-sdk``).
-- `google_adk`, `google_adk_events`: session and memory services of Google's ADK, and its events
+- `google_adk`: session and memory services of Google's ADK, and its events
   (extra ``google-adk``).
-- `llama_index_agents`, `llama_index_messages`: a memory for agents of LlamaIndex, a chat store, and
+- `llama_index_agents`: a memory for agents of LlamaIndex, a chat store, and
   its messages (extra ``llama-index``).
-- `pydantic_ai`, `pydantic_messages`: a capability and tools for agents of Pydantic AI, and its
+- `pydantic_ai`: a capability and tools for agents of Pydantic AI, and its
   messages (extra ``pydantic-ai``).
-- `strands`, `strands_messages`, `strands_storage`: a session repository, a memory store and a
+- `strands`, `strands_storage`: a session repository, a memory store and a
   storage of Strands Agents, and its messages (extra ``strands``).
 - `mcp`: a server of the Model Context Protocol (extra ``mcp``).
 - `llama_index`, `massgen`, `muxi`, `synaptic`: facades with the names of these libraries' memories;

@@ -152,6 +152,7 @@ class TestAgents(Conversations, Connected, Blocking):
     test_a_run_that_is_cut: Any = None  # a thread runs to its end
 
     whole = False  # Strands stores each message at once
+    repair = "Tool was interrupted."
 
     def model(self, *answers: Any) -> Any:
         return Scripted(*answers)

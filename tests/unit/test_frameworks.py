@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.frameworks.__main__ import judge
 from benchmarks.frameworks.suites import OWN, SUITES, Suite
 from benchmarks.frameworks.table import render
@@ -39,3 +41,12 @@ def test_what_a_run_shows() -> None:
     assert row["inapplicable"] == {"SQL": ["a::test_sql_b"]}
     assert row["failed_there_too"] == ["a::test_c"]
     assert row["failed"] == ["a::test_d"]
+
+
+@pytest.mark.blocking
+def test_every_suite_names_adapters_that_there_are() -> None:
+    """Their lines are counted when a suite has run."""
+    suites = [*OWN.values(), *(one for every in SUITES.values() for one in every)]
+    named = {name for suite in suites for name in suite.modules}
+    there = {path.stem for path in (ROOT / "remora" / "adapters").glob("*.py")}
+    assert named <= there
