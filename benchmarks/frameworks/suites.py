@@ -273,7 +273,6 @@ OWN: dict[str, OwnSuite] = {
             "langgraph",
             "langgraph_items",
             "langgraph_checkpoints",
-            "langgraph_records",
             "langgraph_threads",
         ),
     ),
