@@ -16,7 +16,7 @@ from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.operator import LocalOperator
 from remora.api.options import JournalLike, Options
-from remora.api.status import answer_line, make_status
+from remora.api.status import answering, make_status
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
@@ -27,7 +27,6 @@ from remora.services.answering import (
     AnswerThread,
     ServesWorkers,
     Workers,
-    start_answering,
 )
 from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder
@@ -169,13 +168,13 @@ class Lifetime:
                 await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
                 await self._check_whole(owned=True)
-            async with self._answering() as answering, self._open_journal() as journal:
+            async with self._answering() as thread, self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
                 self.built.supervisor.dead.add(await journal.jobs(dead=True))
                 workers = None
-                if answering is not None and _runs_asyncio():
-                    workers = Workers(answering, host.home.loop, self._make_served)
+                if thread is not None and _runs_asyncio():
+                    workers = Workers(thread, host.home.loop, self._make_served)
                 await self._run(host, self.built, await journal.jobs(), workers)
         finally:
             self.holder.close()
@@ -189,25 +188,18 @@ class Lifetime:
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[AnswerThread | None]:
         """Answer other processes; yields the thread that does, if it is the runtime's own."""
-        options, thread = self.options, None
+        options = self.options
         if options.path is None or options.shard is not None:  # all shards are answered for as one
             yield None
             return
-        status = make_status(self.health, lambda: [] if self.opened is None else [self.opened])
-        if options.told is None:
-            thread = await run_in_thread(
-                start_answering, options.path, partial(answer_line, status)
-            )
-        else:
-            options.told.status = status
-        try:
+
+        def opened() -> list[Internals]:
+            parts = self.opened
+            return [] if parts is None else [parts]
+
+        status = make_status(self.health, opened)
+        async with answering(options.path, status, options.control) as thread:
             yield thread
-        finally:
-            if options.told is not None:
-                options.told.status = None
-            with anyio.CancelScope(shield=True):
-                if thread is not None:
-                    await run_in_thread(thread.stop)
 
     def _make_served(self) -> ServesWorkers:
         """Serve commands and the page as workers; each can do what an application can."""

@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         shard: which shard of a memory this runtime is; None if it is a whole one.
         models: shared with other runtimes; None for models of its own.
         warm_up: load models and tables on opening; otherwise when they are first used.
-        told: answers other processes for the memory; None for a socket of the runtime's own.
+        control: answers other processes for the memory; None for a socket of the runtime's own.
     """
 
     path: Path | None
@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     shard: ShardPlace | None = None
     models: SharedModels | None = None
     warm_up: bool = True
-    told: TellsStatus | None = None
+    control: TellsStatus | None = None
 
 
 def check_options(config: Config | None, journal: JournalLike | None, *, reembed: bool) -> Config:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
 from remora.api.models import SharedModels
-from remora.api.options import JournalLike, Options
+from remora.api.options import Options
 from remora.api.runtime import Runtime
-from remora.api.status import TellsStatus
 from remora.config import Config, Secret
 from remora.errors import ConfigError
 from remora.models.ports import Embedder
@@ -50,28 +51,10 @@ def made_for_owner(runtime: Runtime, embedder: Embedder | None = None) -> Runtim
     return made
 
 
-def with_journal(runtime: Runtime, journal: JournalLike) -> Runtime:
-    """The same runtime, not opened, which opens its journal with this function."""
-    runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
-        msgspec.structs.replace(options_of(runtime), journal=journal)
-    )
-    return runtime
-
-
-def tell_status(runtime: Runtime, told: TellsStatus) -> Runtime:
-    """The same runtime, not opened, for which this answers other processes."""
-    runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
-        msgspec.structs.replace(options_of(runtime), told=told)
-    )
-    return runtime
-
-
-def with_models(runtime: Runtime, models: SharedModels) -> Runtime:
-    """The same runtime, not opened, with models that it shares with others."""
-    given = options_of(runtime)
-    runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
-        msgspec.structs.replace(given, models=models)
-    )
+def change_options(runtime: Runtime, **changes: Any) -> Runtime:
+    """The same runtime, not opened, with other values of some `Options`."""
+    options = msgspec.structs.replace(options_of(runtime), **changes)
+    runtime._lifetime = Lifetime(options)  # noqa: SLF001  # a part of the runtime
     return runtime
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from heapq import nlargest
 from operator import itemgetter
+from pathlib import Path
 from typing import Protocol, TypeVar
 
+import anyio
 import msgspec
 
 from remora.api.build import Internals
 from remora.api.health import Health, merge_health
 from remora.api.statistics import RuntimeStatistics, add_figures, statistics_of
 from remora.ids import SessionKey, UserKey
+from remora.runtime.threads import run_in_thread
+from remora.services.answering import AnswerThread, start_answering
 from remora.storage.journal_port import IndexesUses
 
 Shown = TypeVar("Shown")
@@ -106,13 +111,40 @@ class TellsStatus(Protocol):
 _decode = msgspec.json.Decoder(StatusQuestion).decode
 
 
-def answer_line(status: Callable[[StatusQuestion], RuntimeStatus], line: bytes) -> bytes:
-    """The answer to a line, for `remora.services.answering.start_answering`.
+@asynccontextmanager
+async def answering(
+    directory: Path,
+    status: Callable[[StatusQuestion], RuntimeStatus],
+    control: TellsStatus | None,
+) -> AsyncIterator[AnswerThread | None]:
+    """Answer other processes for a memory, as long as the context is open.
 
-    Raises:
-        msgspec.DecodeError: it is no question.
+    Args:
+        directory: the memory's.
+        status: see `make_status`.
+        control: passes it on; None to listen at a socket in the directory.
+
+    Yields:
+        The thread that listens; None if there is none, or `control` has one.
     """
-    return msgspec.json.encode(status(_decode(line)))
+    if control is not None:
+        control.status = status
+        try:
+            yield None
+        finally:
+            control.status = None
+        return
+
+    def answer(line: bytes) -> bytes:
+        return msgspec.json.encode(status(_decode(line)))
+
+    thread = await run_in_thread(start_answering, directory, answer)
+    try:
+        yield thread
+    finally:
+        if thread is not None:
+            with anyio.CancelScope(shield=True):
+                await run_in_thread(thread.stop)
 
 
 def make_status(

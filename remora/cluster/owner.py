@@ -26,7 +26,7 @@ import msgspec
 
 import remora
 from remora.api.runtime import Runtime
-from remora.api.shards import made_for_owner, tell_status
+from remora.api.shards import change_options, made_for_owner
 from remora.cluster.control import Control, Leave, ShardFigures
 from remora.cluster.loading import load_ahead, load_rest
 from remora.cluster.machines import Machines, read_machines
@@ -311,7 +311,7 @@ class Owner:
         """Serve some of the memory's shards, where other machines serve the others."""
         self._watch_signals()
         await run_in_thread(self._seat.serve, target.digest)
-        tell_status(target.runtime, self._seat.control)
+        change_options(target.runtime, control=self._seat.control)
         await NodeServer(target, machines, self._stop).run()
         self._seat.leave()
         _logger.info("owner_left")
@@ -321,7 +321,7 @@ class Owner:
         loop = self._watch_signals()
         limits = target.config.cluster
         share = self._order.share
-        runtime = tell_status(target.runtime, self._seat.control)
+        runtime = change_options(target.runtime, control=self._seat.control)
         opened = ShardedRuntime.of(runtime, shards=limits.shards, share=share)
         async with opened as memory:
             runtimes = cast("Sequence[Runtime]", memory.shards)

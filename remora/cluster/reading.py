@@ -21,7 +21,7 @@ import msgspec
 from remora.api.base import BaseRuntime
 from remora.api.models import SharedModels
 from remora.api.runtime import Runtime
-from remora.api.shards import options_of, with_models
+from remora.api.shards import change_options, options_of
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards, shard_of
 from remora.config import Config
@@ -167,14 +167,14 @@ class MemoryReader:
     def _read_journal(self, _: Path, journal: object) -> Runtime:
         """A reader of a shard's journal alone."""
         runtime = Runtime.in_memory(config=without_long_term(self.config), journal=journal)
-        return with_models(runtime, self._models[False])
+        return change_options(runtime, models=self._models[False])
 
     @asynccontextmanager
     async def _read_tables(self, directory: Path, journal: Any) -> AsyncIterator[Runtime]:
         """A reader of a shard."""
         async with _linked_tables(directory) as mirror, AsyncExitStack() as opened:
             runtime = Runtime(mirror, config=self.config, journal=journal)
-            reader = with_models(runtime, self._models[True])
+            reader = change_options(runtime, models=self._models[True])
             try:
                 await opened.enter_async_context(reader)
             except EmbedderChanged as e:  # it names the links

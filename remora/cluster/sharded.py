@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -18,7 +18,7 @@ from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.shards import make_shards, opened_parts, options_of
 from remora.api.statistics import RuntimeStatistics, add_figures
-from remora.api.status import TellsStatus, answer_line, make_status
+from remora.api.status import TellsStatus, answering, make_status
 from remora.cluster.serving import Served
 from remora.cluster.sharding import WHOLE, ShardedDirectory, Share, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers
@@ -27,8 +27,7 @@ from remora.errors import ConfigError, InvalidInput, RuntimeClosed
 from remora.ids import validate_id
 from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.jobs import Job
-from remora.runtime.threads import run_in_thread
-from remora.services.answering import PARTING_S, AnswerThread, Workers, start_answering
+from remora.services.answering import PARTING_S, AnswerThread, Workers
 from remora.services.arguments import MAX_IDS, collect
 from remora.services.parts import PartsHolder
 from remora.services.rebuild import ReembedProgress
@@ -199,7 +198,7 @@ class ShardedRuntime(BaseRuntime):
         directory: owned while it is open; None if somebody else sees to that.
         share: which shards of the memory these are; other processes own the others.
         of: how many shards the memory has; None for as many as are given.
-        told: answers other processes for the memory; None for a socket of its own.
+        control: answers other processes for the memory; None for a socket of its own.
     """
 
     def __init__(
@@ -210,7 +209,7 @@ class ShardedRuntime(BaseRuntime):
         directory: ShardedDirectory | None = None,
         share: Share = WHOLE,
         of: int | None = None,
-        told: TellsStatus | None = None,
+        control: TellsStatus | None = None,
     ) -> None:
         if not shards:
             raise ConfigError("a memory has at least one shard")
@@ -228,8 +227,8 @@ class ShardedRuntime(BaseRuntime):
         numbered = dict(zip(share.of(self.count), self.shards, strict=True))
         self._all = ShardedOperator(numbered, transfers, ShardIds(self.count, share))
         self._life: _Life | None = None
-        self._told = told
-        self._answering: AnswerThread | None = None
+        self._control = control
+        self._answering = AsyncExitStack()
         self._workers: Workers | None = None
 
     @classmethod
@@ -269,7 +268,7 @@ class ShardedRuntime(BaseRuntime):
             directory=directory,
             share=share,
             of=layout.shards,
-            told=options.told,
+            control=options.control,
         )
 
     def __repr__(self) -> str:
@@ -310,13 +309,15 @@ class ShardedRuntime(BaseRuntime):
         if self._life is not None:
             raise InvalidInput("the runtime is open already, or another task opens or closes it")
         life = self._life = _Life()
+        thread = None
         try:
             if self._directory is not None:
                 await self._directory.open()
-                await self._start_answering(self._directory.path)
+                thread = await self._start_answering(self._directory.path)
             await life.open(self.shards[:1])  # it loads the models of all
             await life.open(self.shards[1:])
-            self._workers = await self._serve_workers()
+            if thread is not None:
+                self._workers = await self._serve_workers(thread)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 try:
@@ -354,18 +355,14 @@ class ShardedRuntime(BaseRuntime):
                 await workers.drain(self.config.supervisor.drain_s, PARTING_S)
             await self._all.each(close)
         finally:
-            answering, self._answering = self._answering, None
-            if self._told is not None:
-                self._told.status = None
             with anyio.CancelScope(shield=True):
-                if answering is not None:
-                    await run_in_thread(answering.stop)
+                await self._answering.aclose()
                 if self._directory is not None:
                     await self._directory.close()
         if errors:
             raise errors[0]
 
-    async def _start_answering(self, directory: Path) -> None:
+    async def _start_answering(self, directory: Path) -> AnswerThread | None:
         local = runtimes_of(self)
 
         def opened() -> list[Internals]:
@@ -374,22 +371,17 @@ class ShardedRuntime(BaseRuntime):
 
         share = self._share.of(self.count)
         status = make_status(self.health, opened, shards=self.count, share=share)
-        if self._told is not None:
-            self._told.status = status
-        else:
-            line = partial(answer_line, status)
-            self._answering = await run_in_thread(start_answering, directory, line)
+        answered = answering(directory, status, self._control)
+        return await self._answering.enter_async_context(answered)
 
-    async def _serve_workers(self) -> Workers | None:
+    async def _serve_workers(self, thread: AnswerThread) -> Workers:
         """Serve commands and the page as workers; an owner has its own."""
-        if self._answering is None:
-            return None
 
         def make() -> Served:
             shards = [(one.internals, one) for one in runtimes_of(self)]
             return Served(shards, whole=self, share=self._share, of=self.count)
 
-        workers = Workers(self._answering, asyncio.get_running_loop(), make)
+        workers = Workers(thread, asyncio.get_running_loop(), make)
         await workers.start()
         return workers
 

@@ -15,8 +15,8 @@ from remora.api.build import Internals
 from remora.api.database import check_directory, open_database
 from remora.api.health import Health, HealthProblem, merge_health, of_problems
 from remora.api.runtime import Runtime
-from remora.api.shards import make_database_shards, opened_parts, options_of, with_journal
-from remora.api.status import answer_line, make_status
+from remora.api.shards import change_options, make_database_shards, opened_parts, options_of
+from remora.api.status import answering, make_status
 from remora.cluster.link import OwnerEnd
 from remora.cluster.loading import load_rest
 from remora.cluster.machines import Machines
@@ -36,7 +36,6 @@ from remora.errors import (
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
 from remora.runtime.threads import run_in_thread
-from remora.services.answering import start_answering
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.journal_port import Journal
 from remora.storage.lance.objects import ObjectStore, is_object_store
@@ -543,10 +542,13 @@ class NodeServer:
             address = str(listener.address)
             self._runtimes = make_database_shards(self._target.runtime, layout)
             for runtime in self._runtimes:
-                with_journal(runtime, partial(self._open_journal, runtime, address))
+                change_options(runtime, journal=partial(self._open_journal, runtime, address))
             await self._keep_models(stack)
             node = self._node = self._make_node(stack, layout, address)
-            await self._answer(stack, layout)
+            status = make_status(self._health, self._opened, shards=layout.shards)
+            control = options_of(self._target.runtime).control
+            answered = answering(self._target.directory, status, control)
+            await stack.enter_async_context(answered)
             for work in (
                 listener.accept(partial(ShardDoor, self._find)),
                 self._load_rest(),
@@ -649,17 +651,6 @@ class NodeServer:
         await run_in_thread(load_rest, self._target, abandon_on_cancel=True)
 
     # -- what others ask of it ---------------------------------------------------------------------
-
-    async def _answer(self, stack: AsyncExitStack, layout: ShardLayout) -> None:
-        status = make_status(self._health, self._opened, shards=layout.shards)
-        told = options_of(self._target.runtime).told
-        if told is not None:
-            told.status = status
-            return
-        line = partial(answer_line, status)
-        thread = await run_in_thread(start_answering, self._target.directory, line)
-        if thread is not None:
-            stack.push_async_callback(run_in_thread, thread.stop)
 
     def _opened(self) -> list[Internals]:
         found = [opened_parts(term.runtime) for term in list(self._terms.values())]

@@ -141,8 +141,8 @@ class AnswerThread(threading.Thread):
                 if self._tick is not None and time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + _TICK_S
                     self._tick()
-                wait_s = _TICK_S if self._peers else None
-                for key, events in self._ready.select(wait_s if self._tick is None else _TICK_S):
+                waits = self._tick is None and not self._peers
+                for key, events in self._ready.select(None if waits else _TICK_S):
                     one = key.fileobj
                     assert isinstance(one, socket.socket)
                     if one is self._listener:
