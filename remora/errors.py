@@ -459,13 +459,13 @@ class OwnerUnreachable(RemoraError, ConnectionError):
 
 
 class OwnerFailed(RemoraError, RuntimeError):
-    """The process that owns the memory ends whenever it is started. Nothing ran; read its log.
+    """No process owns the memory: it ends whenever it is started, or nobody starts it. Nothing ran.
 
     Attributes:
-        log: the end of its log.
+        log: the end of its log, if it was started.
     """
 
-    def __init__(self, text: str, *, log: str) -> None:
+    def __init__(self, text: str, *, log: str = "") -> None:
         super().__init__(text)
         self.log = log
 

@@ -18,6 +18,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools.svg import picture
+
 __all__ = ["Layer", "draw", "main", "read"]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,16 +118,7 @@ def draw(layers: list[Layer], imports: Counter[tuple[int, int]]) -> str:
         )
     height = 2 * _GAP + len(layers) * _ROW
     title = "The layers of remora, from the command line at the top to errors at the bottom"
-    size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
-        f'<title id="title">{title}</title>',
-        f"<style>{_STYLE}</style>",
-        *boxes,
-        *curves,
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
+    return picture(_WIDTH, height, title, _STYLE, [*boxes, *curves])
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ import anyio
 from remora import Config, Message, Runtime
 from remora.messages import Role
 from remora.recall.context import Context
+from tools.svg import picture
 
 __all__ = ["Card", "draw", "main", "run"]
 
@@ -175,22 +176,13 @@ def draw(context: Context) -> str:
         "Friday, its recent messages, and what was recalled from Monday: the tool's result with "
         "the order, and the message that names Lisbon."
     )
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    size_of = f"{context.tokens} tokens, of {BUDGET} allowed"
+    allowed = f"{context.tokens} tokens, of {BUDGET} allowed"
     heads = [
         f'<text class="head" x="{left}" y="28">What was said</text>',
         f'<text class="head" x="{right}" y="28">What the model gets</text>',
-        f'<text class="note" x="{right}" y="{_TOP + 2}">{size_of}</text>',
+        f'<text class="note" x="{right}" y="{_TOP + 2}">{allowed}</text>',
     ]
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
-        f'<title id="title">{escape(title)}</title>',
-        f"<style>{_STYLE}</style>",
-        *heads,
-        *parts,
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
+    return picture(width, height, title, _STYLE, [*heads, *parts])
 
 
 def _column(parts: list[str], cards: Sequence[Card], x: int, y: int) -> int:

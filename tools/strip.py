@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from remora import Config, Runtime
+from tools.svg import picture
 
 __all__ = ["Look", "draw", "main", "run"]
 
@@ -110,16 +111,8 @@ def draw(looks: list[Look]) -> str:
         f"{APPENDS} messages are appended to a session. When its buffer is full, the oldest are "
         "summarized in the background; the newest stay as they are."
     )
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
-        f'<title id="title">{title}</title>',
-        f"<style>{''.join(rules[:1])}{chr(10).join(rules[1:])}</style>",
-        *legend,
-        *cells,
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
+    style = rules[0] + "\n".join(rules[1:])
+    return picture(width, height, title, style, [*legend, *cells])
 
 
 def _frame(share: float, state: str) -> str:

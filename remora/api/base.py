@@ -448,7 +448,7 @@ class BaseRuntime(OfOneProcess, ABC):
 
     async def _each(self, ask: Callable[[PartsHolder], Awaitable[Answer]]) -> list[Answer]:
         """Return what each shard answers, by number; they are asked together."""
-        return await map_concurrently(ask, self._holders, concurrency=len(self._holders))
+        return await map_concurrently(ask, self._holders)
 
 
 def holder_of(runtime: BaseRuntime) -> PartsHolder:

@@ -170,8 +170,7 @@ class _Owner:
             raise OwnerFailed(
                 f"the process that had {place.directory} open has closed it or was killed: run the "
                 "command again; if several processes own the memory, a worker (remora.connect) or "
-                "`remora serve` starts the one that is missing",
-                log="",
+                "`remora serve` starts the one that is missing"
             )
         return str(place.socket)
 

@@ -463,4 +463,4 @@ async def _add(
         await store.add(chosen, some, may_exist=False)
 
     work = list(zip(stores, parts, strict=True))
-    await map_concurrently(add, work, concurrency=len(work))
+    await map_concurrently(add, work)

@@ -182,8 +182,7 @@ class ShardedOperator:
 
     async def each(self, ask: Callable[[BaseRuntime], Awaitable[Answer]]) -> list[Answer]:
         """Return what each shard answers, by number; they are asked together."""
-        every = list(self._shards.values())
-        return await map_concurrently(ask, every, concurrency=len(every))
+        return await map_concurrently(ask, list(self._shards.values()))
 
 
 class ShardedRuntime(BaseRuntime):
@@ -401,8 +400,6 @@ class _Life:
 
     async def open(self, shards: Sequence[BaseRuntime]) -> None:
         if not self.closing:
-            await map_concurrently(
-                lambda shard: shard.start(), shards, concurrency=len(shards) or 1
-            )
+            await map_concurrently(lambda shard: shard.start(), shards)
         if self.closing:
             raise RuntimeClosed("the runtime was closed while it opened")

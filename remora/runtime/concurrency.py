@@ -43,9 +43,14 @@ async def run_in_thread_if(
 
 
 async def map_concurrently(
-    function: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, concurrency: int
+    function: Callable[[Item], Awaitable[Result]],
+    items: Sequence[Item],
+    *,
+    concurrency: int | None = None,
 ) -> list[Result]:
     """Call the function for each item, `concurrency` at once; the results in the items' order.
+
+    None: all at once.
 
     Other tasks have their turn between two calls that begin.
 
@@ -69,7 +74,7 @@ async def map_concurrently(
                 scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(min(concurrency, len(items))):
+        for _ in range(len(items) if concurrency is None else min(concurrency, len(items))):
             tasks.start_soon(work, tasks.cancel_scope)
     if failure is not None:
         raise failure
