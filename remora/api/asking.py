@@ -13,8 +13,6 @@ from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.services.answering import socket_name
 from remora.storage.sockets import connect_socket, has_sockets, is_ours, peer_of
 
-# -- asks the process that has a memory directory open; see `remora.services.answering` ------------
-
 _PART_BYTES = 64 << 10
 _SOCKET = re.compile(r"owner-(\d+)\.sock")
 _MOST_BYTES = 8 << 20
@@ -115,7 +113,7 @@ _decode_status = msgspec.json.Decoder(RuntimeStatus).decode
 def ask_status(directory: Path, question: StatusQuestion, limit_s: float) -> RuntimeStatus | None:
     """Return what the process says, or several together if each owns a part; blocks.
 
-    See `remora.services.asking.ask_owner`, also for errors.
+    See `ask_owner`, also for errors.
     """
     asked = msgspec.json.encode(question)
     said = [ask_owner(directory, asked, limit_s, one) for one in find_answering(directory)]

@@ -2,7 +2,7 @@
 
 A message that says the same in other words is found by *near words*: each word of the question also
 looks for the words nearest to it in meaning that the user has said, and they count less. See
-`remora.recall.near`, and `remora.recall.related` for those that are written down.
+`remora.recall.near`, and ``related.toml`` for those that are written down.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ message gains less. Then the speaker and the kind of message are weighed:
 If a question asks for several things (`asks_for_several`), a message loses a share of its score
 for each better one of its session.
 
-Of the first, the newest of statements about one matter comes first (`remora.recall.newest`).
+Of the first, the newest of statements about one matter comes first.
 
 A vector list that does not agree with the text lists loses weight: an embedder that is broken, or
 made for another language, would otherwise push good messages down. Reciprocal rank fusion,
