@@ -459,7 +459,7 @@ class OwnerUnreachable(RemoraError, ConnectionError):
 
 
 class OwnerFailed(RemoraError, RuntimeError):
-    """No process owns the memory: it ends whenever it is started, or nobody starts it. Nothing ran.
+    """No owner runs: it ends when it is started, or nobody starts it. Nothing ran; read its log.
 
     Attributes:
         log: the end of its log, if it was started.
