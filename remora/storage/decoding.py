@@ -34,6 +34,10 @@ MEMORY_COLUMNS = (
     "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, "
     "m.details, m.crc"
 )
+ACTOR, MESSAGE, SUMMARY, DIGEST, WITH_IDS, STATE_ITEM, JOB = range(7)
+"""Kinds of rows in the image of an actor."""
+_SUMMARY_TEXTS = (6, 7, 10)  # prefix, text and model
+_MEMORY_TEXTS = (3, 4, 5)  # agent, content and type
 _IN_THREAD = 500  # rows from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
@@ -61,6 +65,14 @@ def are_long(rows: Sequence[Sequence[Any]], *columns: int) -> bool:
             if isinstance(value, (bytes, str)):
                 size += len(value)
     return size > _BYTES_IN_THREAD
+
+
+def as_text(value: Any) -> Any:
+    """Return the text of a column, which a database may keep as bytes.
+
+    What is not UTF-8 is damage of one row, so that it must not fail a query over others.
+    """
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
 
 
 def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
@@ -127,7 +139,7 @@ def _job(
         not_before,
         resumed=True,
         dead=bool(dead),
-        error=error,
+        error=as_text(error),
     )
 
 
@@ -161,6 +173,8 @@ def decode_summary(row: Sequence[Any]) -> tuple[str, int, Summary]:
         RowDamaged: it is not as it was written.
     """
     *values, cover, crc = row
+    for column in _SUMMARY_TEXTS:
+        values[column] = as_text(values[column])
     # rows without it are as those of format 2, so that their checksums stay valid
     if checksum_differs(crc, tuple(values) if cover is None else (*values, cover)):
         raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
@@ -184,6 +198,7 @@ def decode_state_item(row: Sequence[Any]) -> StateItem:
         RowDamaged: it is not as it was written.
     """
     sid, kind, name, value, crc = row
+    name = as_text(name)
     if checksum_differs(crc, (sid, kind, name, value)):
         raise RowDamaged(f"what is kept as {kind!r}, {name!r}, is not as it was written")
     return StateItem(kind, name, value)
@@ -196,6 +211,8 @@ def decode_memory(row: Sequence[Any]) -> MemoryItem:
         RowDamaged: it is not as it was written.
     """
     *values, details, crc = row
+    for column in _MEMORY_TEXTS:
+        values[column] = as_text(values[column])
     if checksum_differs(crc, tuple(values) if details is None else (*values, details)):
         raise RowDamaged(f"the memory {row[0]} is not as it was written")
     id_, _, *what = values

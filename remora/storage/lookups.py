@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from remora.ids import SessionKey
+from remora.ids import SessionKey, message_id, message_number
 from remora.messages import Entry
 from remora.storage.records import (
     ENTRY_KIND,
@@ -35,6 +35,9 @@ __all__ = [
     "SessionPart",
     "TurnLookup",
     "entry_ranges",
+    "ids_by_place",
+    "messages_by_id",
+    "numbered_ids",
     "select_facts",
 ]
 
@@ -209,3 +212,23 @@ def select_facts(
         for one in memories
         if one.topic and session in {None, one.session} and (topics is None or one.topic in topics)
     ]
+
+
+def messages_by_id(found: Iterable[StoredMessage]) -> dict[str, StoredMessage]:
+    """Return those of the messages that have ids of their own, by these."""
+    return {one.entry.id: one for one in found if one.entry.id is not None}
+
+
+def ids_by_place(
+    instance: str, rows: Iterable[tuple[str, int, int, str | None]]
+) -> dict[tuple[str, int], str]:
+    """Messages' ids by session and number, from each one's session, `sid`, number and own id."""
+    return {
+        (session, seq): id_ or message_id(instance, sid, seq) for session, sid, seq, id_ in rows
+    }
+
+
+def numbered_ids(instance: str, ids: Iterable[str]) -> list[tuple[str, int]]:
+    """Return those of these ids that are made of numbers, with their session's."""
+    found = ((id_, message_number(instance, id_)) for id_ in ids)
+    return [(id_, number[0]) for id_, number in found if number is not None]

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from remora.storage.pending import NEIGHBOURS
+from remora.storage.rows import SEQ_BITS
 
 MessageSizes: TypeAlias = Sequence[tuple[int, int, int]]
 """Messages in order: number, time in microseconds, bytes."""
@@ -20,6 +21,12 @@ class ArchivedRange(msgspec.Struct, frozen=True):
     sid: int
     trimmed: int
     through: int
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """The positions of the first of them and of the last in the table of messages."""
+        start = self.sid << SEQ_BITS
+        return start + self.trimmed + 1, start + self.through
 
 
 def last_removable(

@@ -23,7 +23,6 @@ from remora.messages import Entry
 from remora.messages.attachments import has_attachments
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
-from remora.storage.answering import ids_by_place, messages_by_id, numbered_ids
 from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
 from remora.storage.commits import CommitMeter
 from remora.storage.erasure_notes import (
@@ -65,6 +64,9 @@ from remora.storage.lookups import (
     SessionPart,
     TurnLookup,
     entry_ranges,
+    ids_by_place,
+    messages_by_id,
+    numbered_ids,
     select_facts,
 )
 from remora.storage.memory.tables import Actor, MemoryTables, as_resumed

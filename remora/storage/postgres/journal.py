@@ -19,7 +19,7 @@ from remora.runtime.log import LogStatistics
 from remora.storage.attachments import Attachments
 from remora.storage.journal_port import Erased, Retention
 from remora.storage.postgres.connection import READERS, WRITING, Address, connect
-from remora.storage.postgres.erasing import PostgresArchive, delete_messages, delete_rows, trim_rows
+from remora.storage.postgres.erasing import delete_messages, delete_rows, trim_rows
 from remora.storage.postgres.lease import Lease, Tenure, check_network, check_tenure
 from remora.storage.postgres.opening import (
     Ownership,
@@ -29,15 +29,15 @@ from remora.storage.postgres.opening import (
     open_error,
     take_ownership,
 )
-from remora.storage.postgres.reading import JournalReader
+from remora.storage.postgres.reading import PostgresReader
 from remora.storage.postgres.schema import JOURNAL_ROW
 from remora.storage.postgres.writer import JournalWriter
-from remora.storage.trimming import trim_beyond
+from remora.storage.sql.trimming import Archive, trim_beyond
 
 _logger = get_logger(__name__)
 
 
-class PostgresJournal(JournalReader, JournalWriter):
+class PostgresJournal(PostgresReader, JournalWriter):
     """Implements `remora.storage.ports.Journal` in one schema of a database. Made by `open`.
 
     Attributes:
@@ -56,7 +56,7 @@ class PostgresJournal(JournalReader, JournalWriter):
         max_batch_writes: int,
         reconnect_s: float,
     ) -> None:
-        JournalReader.__init__(
+        PostgresReader.__init__(
             self,
             pool,
             address.schema,
@@ -254,14 +254,14 @@ class PostgresJournal(JournalReader, JournalWriter):
         await self.attachments.sweep()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
-        archive = PostgresArchive(self._read)
+        archive = Archive(self.query)
 
         async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
             users = await archive.attaching(wanted)
 
             async def work() -> tuple[int, dict[int, int]]:
                 self._owned.check()
-                return await trim_rows(self._read, self._change, wanted)
+                return await trim_rows(self.query, self._change, wanted)
 
             async with self.attachments.removing(users):
                 return await self.run_exclusively(work)

@@ -25,14 +25,14 @@ from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.opening import open_error
 from remora.storage.sqlite.outline import SessionOutline, read_outline
 from remora.storage.sqlite.peek import has_log, peek_format, read_only_address
-from remora.storage.sqlite.reading import JournalReader
+from remora.storage.sqlite.reading import SqliteReader
 from remora.storage.sqlite.schema import FORMAT
 
 _BUSY_MS = 5_000
 _REFUSED = "the memory was opened read-only: nothing was written"
 
 
-class ReadOnlyJournal(JournalReader):
+class ReadOnlyJournal(SqliteReader):
     """Implements `remora.storage.ports.Journal` without writing. Made by `open`.
 
     All queries see the journal as it was at the first of them. From then until `end_moment`, the

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
 from remora.logging import get_logger
+from remora.messages.attachments import MAGIC
 from remora.storage.decoding import SEQ_MASK
 from remora.storage.journal_port import Retention
 from remora.storage.pending import first_message_needed
 from remora.storage.records import Spec
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
+from remora.storage.sql.queries import Query
 
 BATCH_MESSAGES = 1_000
 """Messages deleted by one commit, at most: writes queued behind it wait some milliseconds."""
@@ -29,16 +30,24 @@ _DAY_US = 86_400_000_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
 
-class Archive(Protocol):
-    """The archived messages of sessions, which a database knows by number."""
+class Archive:
+    """The archived messages of sessions, which a database knows by number.
+
+    Args:
+        query: runs its queries.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def sessions(self, after: int, limit: int) -> list[int]:
         """Return those with archived messages, in order, from behind a number on."""
-        ...
+        rows = await self._query("archived_sessions", after=after, limit=limit)
+        return [sid for (sid,) in rows]
 
     async def jobs(self, sids: Sequence[int]) -> Sequence[tuple[int, bytes]]:
         """Session and payload of their jobs."""
-        ...
+        return await self._query("jobs_of_actors", sids=sids)
 
     async def bounds(self, sids: Sequence[int]) -> Sequence[tuple[int, int, int, int | None]]:
         """Session, last message trimmed, last one archived, and position of the first unflushed.
@@ -46,27 +55,45 @@ class Archive(Protocol):
         A flush job still has to index that one: it is after `flushed`, up to `flushing`, neither
         pruned nor removed. Messages after `flushing` left the buffer without long-term memory.
         """
-        ...
+        return await self._query("archive_bounds", sids=sids)
 
     async def first_since(self, archive: ArchivedRange, at_us: int) -> int | None:
         """The first message of a range that is not older; None for none."""
-        ...
+        first, last = archive.positions
+        rows = await self._query("first_since", first=first, last=last, at_us=at_us)
+        return _first_seq(rows)
 
     async def newest_beyond(self, archive: ArchivedRange, count: int) -> int | None:
         """The newest archived message of a session that is not among its `count` newest."""
-        ...
+        rows = await self._query(
+            "newest_beyond", sid=archive.sid, trimmed=archive.trimmed, count=count
+        )
+        return _first_seq(rows)
 
     async def may_exceed(self, limit: int) -> bool:
         """Return whether messages may take more bytes, by what is known without reading them."""
-        ...
+        ((size,),) = await self._query("most_bytes")
+        return bool(size > limit)
+
+    async def attaching(self, wanted: Mapping[int, int]) -> list[str]:
+        """The users whose messages up to these refer to attachments."""
+        rows = await self._query("users_with_attachments", ends=list(wanted.items()), magic=MAGIC)
+        return [user for (user,) in rows]
 
     async def size(self, sids: Sequence[int]) -> int:
         """Bytes of their archived messages."""
-        ...
+        ((size,),) = await self._query("archive_size", sids=sids)
+        return int(size)
 
     async def sizes(self, limit: int, archive: ArchivedRange, first: int) -> MessageSizes:
         """Some messages of a range, from this one on, in order."""
-        ...
+        start, last = ArchivedRange(archive.sid, first - 1, archive.through).positions
+        rows = await self._query("message_sizes", first=start, last=last, limit=limit)
+        return [(pos & SEQ_MASK, at_us, size) for pos, at_us, size in rows]
+
+
+def _first_seq(rows: Sequence[tuple[int]]) -> int | None:
+    return rows[0][0] & SEQ_MASK if rows else None
 
 
 async def trim_beyond(
