@@ -35,7 +35,7 @@ def test_both_databases_answer_the_same_queries() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(IN_SQLITE) - WHOLE))
 def test_a_query_of_one_user_finds_rows_by_an_index(name: str, journal: sqlite3.Connection) -> None:
-    """SQLite's program goes to the first or the last row of no table, to read all from there on."""
+    """G10: SQLite's program goes to the first or the last row of no table, to read all of it."""
     sql = IN_SQLITE[name]
     program = journal.execute(f"EXPLAIN {sql}", dict.fromkeys(parameters_of(sql), "[]")).fetchall()
     tables = {cursor: root for _, step, cursor, root, *_ in program if step == "OpenRead"}

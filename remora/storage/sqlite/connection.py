@@ -162,8 +162,7 @@ class JournalConnection(aiosqlite.Connection):
         self.place: JournalPlace | None = None
         """Where its files must be after each transaction."""
         # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.
-        thread: Any = getattr(self, "_thread", self)
-        thread.daemon = True
+        self._thread.daemon = True
 
     def submit(
         self,
@@ -184,7 +183,7 @@ class JournalConnection(aiosqlite.Connection):
             ValueError: the connection is closed; nothing was done.
         """
         submitted = Submitted(on_done, earlier)
-        queue: Any = self._tx  # what `_execute` fills, in every version
+        queue: Any = self._tx  # what `_execute` fills
         queue.put_nowait(
             (submitted, partial(run_submitted, submitted, self.run_in_place, self._conn, steps))
         )
@@ -196,7 +195,7 @@ class JournalConnection(aiosqlite.Connection):
         Raises:
             FilesGone: it was done, but in files that nobody will find.
         """
-        execute: Any = self._execute  # the base of all its methods, in every version
+        execute: Any = self._execute  # the base of all its methods
         await execute(self.run_in_place, self._conn, steps)
 
     def run_in_place(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
