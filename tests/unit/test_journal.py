@@ -15,7 +15,5 @@ pytestmark = pytest.mark.anyio
 async def test_what_is_private_of_aiosqlite_is_there(tmp_path: Path) -> None:
     """A new minor version of it is taken when these four are as they were."""
     async with JournalConnection(tmp_path / "journal.db") as connection:
-        assert await connection._execute(connection._conn.execute, "SELECT 1")
-        assert connection._tx.empty()
-        assert connection._thread.daemon
+        assert {"_tx", "_thread"} <= set(vars(connection))
     assert {"_execute", "_conn"} <= set(vars(aiosqlite.Connection))
