@@ -29,10 +29,14 @@ def _upgrade(releases: int) -> None:
 
     remora.__version__ = f"99.{releases}"
     wire.WIRE += releases  # type: ignore[misc]
-    more = [f"ALTER TABLE remora.journal ADD later_{n} int" for n in range(releases)]
-    migrations = (*schema.MIGRATIONS, *more)
+    later = schema.FORMAT + releases
+    more = "; ".join(f"ALTER TABLE remora.journal ADD later_{n} int" for n in range(releases))
+    migrations = {
+        **{number: f"{sql}; {more}" for number, sql in schema.MIGRATIONS.items()},
+        schema.FORMAT: more,
+    }
     for module in (schema, opening):
-        vars(module).update(MIGRATIONS=migrations, FORMAT=len(migrations))
+        vars(module).update(MIGRATIONS=migrations, FORMAT=later)
 
 
 if __name__ == "__main__":

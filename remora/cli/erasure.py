@@ -23,8 +23,8 @@ it; in PostgreSQL (--config), the process that owns the memory does.
 _NOUNS = {
     "actors": ("actor",),
     "messages": ("message",),
-    "folds": ("summary", "summaries"),
-    "facets": ("state item",),
+    "summaries": ("summary", "summaries"),
+    "state_items": ("state item",),
     "memories": ("memory", "memories"),
     "jobs": ("job",),
     "long-term": ("long-term row",),

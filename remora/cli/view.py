@@ -12,8 +12,7 @@ from remora.cli import Commands
 from remora.cli.opening import directory_of, journals_of, memory_directory, port_number
 from remora.cli.render import print_json
 from remora.errors import InvalidInput
-from remora.storage.sqlite.peek import peek_format
-from remora.storage.sqlite.schema import FORMAT
+from remora.storage.sqlite.peek import check_current
 
 _DESCRIPTION = """\
 Serve a page that shows what the memory does: users and sessions, what was
@@ -102,11 +101,7 @@ def command_view(console: Console, arguments: argparse.Namespace) -> int:
         raise InvalidInput(str(e)) from e
 
     for journal in journals_of(arguments):
-        if (found := peek_format(journal)) != FORMAT:
-            raise InvalidInput(
-                f"{journal} has the format {found} of an earlier remora: start the application "
-                "once with this remora, which brings it up to date"
-            )
+        check_current(journal)
 
     def show(address: str) -> None:
         if arguments.json:

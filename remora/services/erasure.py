@@ -67,8 +67,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
     """The receipt of an erasure: what was removed, and from where.
 
     Attributes:
-        journal: rows by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``,
-            ``jobs``.
+        journal: rows by table: ``actors``, ``messages``, ``summaries``, ``state_items``,
+            ``memories``, ``jobs``.
         long_term: rows of long-term memory, with those of memory blocks.
         actors: actors that were evicted.
         jobs: background jobs that were cancelled.

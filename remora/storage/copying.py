@@ -52,7 +52,7 @@ def _columns(text: str) -> tuple[Column, ...]:
 TABLES: Mapping[str, Table] = {
     "actors": Table(
         _columns(
-            "sid user:n session:n created_us generation summarized folding flushing cleared "
+            "sid user:n session:n created_us generation summarized summarizing flushing cleared "
             "flushed trimmed crc marks_crc"
         ),
         "sid",
@@ -64,7 +64,7 @@ TABLES: Mapping[str, Table] = {
         ),
         "pos",
     ),
-    "folds": Table(
+    "summaries": Table(
         _columns(
             "number sid at_seq kind:n generation first through prefix:t text:t tokens degraded "
             "model:t input_tokens cover:b crc"
@@ -72,7 +72,7 @@ TABLES: Mapping[str, Table] = {
         "number",
         counted=True,
     ),
-    "facets": Table(_columns("number sid kind:n name:t value:b crc"), "number", counted=True),
+    "state_items": Table(_columns("number sid kind:n name:t value:b crc"), "number", counted=True),
     "memories": Table(
         _columns(
             "number id:n sid session:n agent:t content:t type:t importance created_us tokens "
@@ -82,7 +82,7 @@ TABLES: Mapping[str, Table] = {
         counted=True,
     ),
     "jobs": Table(
-        _columns("number id:n lane:n sid payload:b attempts not_before dead error:t crc"),
+        _columns("number id:n queue:n sid payload:b attempts not_before dead error:t crc"),
         "number",
         counted=True,
     ),
@@ -114,22 +114,22 @@ _CHECKED: Mapping[str, Sequence[str]] = {
     "messages": (
         *("pos", "at_us", "tokens", "role", "chat", "meta", "id", "importance", "key", "batch"),
     ),
-    "folds": (
+    "summaries": (
         *("sid", "at_seq", "kind", "generation", "first", "through", "prefix", "text", "tokens"),
         *("degraded", "model", "input_tokens", "cover"),
     ),
-    "facets": ("sid", "kind", "name", "value"),
+    "state_items": ("sid", "kind", "name", "value"),
     "memories": (
         *("id", "sid", "session", "agent", "content", "type", "importance", "created_us"),
         *("tokens", "details"),
     ),
-    "jobs": ("id", "lane", "sid", "payload"),
+    "jobs": ("id", "queue", "sid", "payload"),
 }
-"""What a row's checksum is of; the last one of folds and memories only where there is one."""
+"""What a row's checksum is of; the last one of summaries and memories only where there is one."""
 
 
 def with_checksums(table: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The rows, those of old formats with the checksum that they lack."""
+    """The rows; a summary that lost its text gets a checksum."""
     checked = _CHECKED.get(table)
     if checked is None:
         return list(rows)

@@ -21,10 +21,9 @@ ENTRY_COLUMNS = (
     "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance, m.key, m.batch, m.crc"
 )
 JOB_COLUMNS = (
-    "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
+    "j.id, j.queue, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error, "
+    "j.sid, j.crc"
 )
-CHECKED_JOB_COLUMNS = f"{JOB_COLUMNS}, j.sid, j.crc"
-"""With the columns of the checksum, which journals of format 1 do not have."""
 SUMMARY_COLUMNS = (
     "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, "
     "f.degraded, f.model, f.input_tokens, f.cover, f.crc"
@@ -78,7 +77,7 @@ def as_text(value: Any) -> Any:
 def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
     """Return whether a row is not as it was written.
 
-    Rows of format 1 have no checksum, and are not.
+    A summary that lost its text has no checksum, and is not.
     """
     if crc is None:
         return False
@@ -110,7 +109,7 @@ def decode_key(
 
 
 def decode_jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
-    """The jobs in rows of `JOB_COLUMNS` or `CHECKED_JOB_COLUMNS`.
+    """The jobs in rows of `JOB_COLUMNS`.
 
     A damaged one is logged and left out.
     """
@@ -119,20 +118,20 @@ def decode_jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
         try:
             found.append(_job(*row))
         except (msgspec.DecodeError, RowDamaged) as e:
-            _logger.error("job_unreadable", job=row[0], lane=row[1], error=str(e))
+            _logger.error("job_unreadable", job=row[0], queue=row[1], error=str(e))
     return found
 
 
 def _job(
-    id_: str, lane: str, user: str, session: str, payload: bytes, attempts: int,
-    not_before: float, dead: int, error: str, sid: int = 0, crc: int | None = None,
+    id_: str, queue: str, user: str, session: str, payload: bytes, attempts: int,
+    not_before: float, dead: int, error: str, sid: int, crc: int | None,
 ) -> Job:  # fmt: skip
-    if checksum_differs(crc, (id_, lane, sid, payload)):
+    if checksum_differs(crc, (id_, queue, sid, payload)):
         raise RowDamaged(f"the job {id_} is not as it was written")
     key = actor_key(user, session)
     return Job(
         id_,
-        lane,
+        queue,
         key,
         _decode_payload(payload),
         attempts,
@@ -175,7 +174,7 @@ def decode_summary(row: Sequence[Any]) -> tuple[str, int, Summary]:
     *values, cover, crc = row
     for column in _SUMMARY_TEXTS:
         values[column] = as_text(values[column])
-    # rows without it are as those of format 2, so that their checksums stay valid
+    # the checksum of a row without it is of the other values
     if checksum_differs(crc, tuple(values) if cover is None else (*values, cover)):
         raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
     _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = (

@@ -191,7 +191,7 @@ def describe_failure(error: BaseException) -> str:
 #
 # This is the only place where storage reads the values of state items.
 
-ERASED_TABLES = ("actors", "messages", "folds", "facets", "memories", "jobs")
+ERASED_TABLES = ("actors", "messages", "summaries", "state_items", "memories", "jobs")
 """Whose removed rows are counted (`Erased.removed`)."""
 
 SYNOPSIS_KIND, WORKING_KIND, ACCESS_KIND = ERASED_KINDS = ("synopsis", "working", "access")

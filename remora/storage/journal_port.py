@@ -79,8 +79,8 @@ class Erased(msgspec.Struct, frozen=True):
 
     Attributes:
         erasure: the note.
-        removed: how many rows were deleted, by table: ``actors``, ``messages``, ``folds``,
-            ``facets``, ``memories``, ``jobs``.
+        removed: how many rows were deleted, by table: ``actors``, ``messages``, ``summaries``,
+            ``state_items``, ``memories``, ``jobs``.
     """
 
     erasure: Erasure

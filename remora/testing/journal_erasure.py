@@ -78,7 +78,14 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
             1,
             3,
         ]
-        assert set(erased.removed) == {"actors", "messages", "folds", "facets", "memories", "jobs"}
+        assert set(erased.removed) == {
+            "actors",
+            "messages",
+            "summaries",
+            "state_items",
+            "memories",
+            "jobs",
+        }
         assert await journal.memories("alice") == []
         assert list(await journal.state_items(UserKey("alice"))) == []
         assert await journal.sessions("alice") == []

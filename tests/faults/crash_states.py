@@ -196,7 +196,7 @@ class Workload:
         """Messages and other rows in one write."""
         first = self._next[2]
         message = self._messages(2, first, 2)
-        state_item = "SELECT count(*) FROM facets WHERE name = ?"
+        state_item = "SELECT count(*) FROM state_items WHERE name = ?"
 
         def check(database: sqlite3.Connection) -> Outcome:
             there = {"all": 1, "none": 0, "torn": 2}[message(database)]
@@ -219,9 +219,9 @@ class Workload:
         summarize = Job(f"summarize-{last}", "summarize", key, SummarizeSpec(3, 0, first, last))
         flush = Job(f"flush-{last}", "flush", key, FlushSpec(3, first, last))
         jobs = "SELECT count(*) FROM jobs WHERE id IN (?, ?)"
-        marked = "SELECT folding >= ? FROM actors WHERE sid = 3"
-        ended = "SELECT count(*) FROM folds WHERE through = ? AND sid = 3"
-        state_item = "SELECT count(*) FROM facets WHERE name = ?"
+        marked = "SELECT summarizing >= ? FROM actors WHERE sid = 3"
+        ended = "SELECT count(*) FROM summaries WHERE through = ? AND sid = 3"
+        state_item = "SELECT count(*) FROM state_items WHERE name = ?"
 
         def begun(database: sqlite3.Connection) -> Outcome:
             if _present(database, ended, last):

@@ -332,10 +332,11 @@ def test_a_row_of_every_kind(memory: Path, truth: Truth, command: Command) -> No
     altered(
         memory / "journal.db",
         f"DELETE FROM messages WHERE pos = ({two} << 32 | 3)",
-        f"UPDATE folds SET text = 'An invented summary.' WHERE sid = {two} AND text != ''",
+        f"UPDATE summaries SET text = 'An invented summary.' WHERE sid = {two} AND text != ''",
         f"UPDATE memories SET content = 'Keeps wolves' WHERE sid = {own} AND content LIKE '%maps'",
-        f"INSERT INTO facets (sid, kind, name, value, crc) VALUES ({own}, 'access', 'x', x'00', 1)",
-        "INSERT INTO jobs (id, lane, sid, payload, crc) "
+        "INSERT INTO state_items (sid, kind, name, value, crc) "
+        f"VALUES ({own}, 'access', 'x', x'00', 1)",
+        "INSERT INTO jobs (id, queue, sid, payload, crc) "
         f"VALUES ('made-up', 'flush', {two}, x'00', 1)",
     )
     printed = command(1, "verify", memory)

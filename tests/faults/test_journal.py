@@ -45,8 +45,8 @@ MESSAGES = {
     "DELETE FROM messages WHERE pos = (1 << 32) + 4": 4,
     "UPDATE actors SET summarized = 3 WHERE sid = 1": None,
     "UPDATE actors SET created_us = 1 WHERE sid = 1": None,
-    "UPDATE folds SET text = 'another' WHERE sid = 1": None,
-    "UPDATE facets SET value = x'c2' WHERE sid = 1": None,
+    "UPDATE summaries SET text = 'another' WHERE sid = 1": None,
+    "UPDATE state_items SET value = x'c2' WHERE sid = 1": None,
 }
 """What is done to the rows of a session, and the number of the message that is named."""
 
@@ -114,8 +114,8 @@ async def test_flipped_bytes_of_a_user_are_named(tmp_path: Path) -> None:
     for damage, reads_memories in {
         "UPDATE memories SET content = 'hates bridges'": True,
         "UPDATE memories SET importance = 0.25": True,
-        "UPDATE facets SET value = x'a57772697465' WHERE sid = 3": False,
-        "UPDATE facets SET name = 'ann' WHERE sid = 3": False,
+        "UPDATE state_items SET value = x'a57772697465' WHERE sid = 3": False,
+        "UPDATE state_items SET name = 'ann' WHERE sid = 3": False,
     }.items():
         directory = await damaged(tmp_path, damage)
         async with journal_at(directory / "journal.db") as journal:

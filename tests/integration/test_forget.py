@@ -251,7 +251,7 @@ async def test_no_byte_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert receipts[0].journal["messages"] == 34
         assert all(
             receipts[0].journal[table] > 0
-            for table in ("actors", "messages", "folds", "facets", "memories")
+            for table in ("actors", "messages", "summaries", "state_items", "memories")
         )
         assert await bob.session("plainone").history() == history
         assert [one.text for one in await bob.recall("plainword3")] == recalled

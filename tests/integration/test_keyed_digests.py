@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-import tarfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
-from remora.cli.main import main
 from remora.errors import ErasureInProgress, InvalidId, LongTermError
 from remora.ids import UNKEYED, Digests, session_key, user_key
 from remora.maintenance.offline import offline
@@ -31,8 +29,6 @@ from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION
 from tests.copies import copy_memory
-from tests.golden.directory import answers, finish, open_runtime
-from tests.integration.test_golden import GOLDEN, changes, without_access
 from tests.lance import digest_keys, digests_of, lance, put, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves look into directories
@@ -247,72 +243,6 @@ async def test_copies_are_found_by_the_same_key(memory: Filled, tmp_path: Path) 
 
 
 # -- a memory of before there were keys ------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that an earlier remora left."""
-    place = tmp_path_factory.mktemp("golden")
-    with tarfile.open(GOLDEN / "version-0.1" / "files.tar.xz") as files:
-        # Python 3.11.0 to 3.11.3 have no filters
-        options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        files.extractall(place, **options)
-    return place
-
-
-@pytest.fixture(params=["memory", "killed", "backup"])
-def directory(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> Path:
-    """A copy of each of its directories."""
-    return copy_memory(golden / request.param, tmp_path / request.param)
-
-
-async def golden_answers(directory: Path) -> dict[str, Any]:
-    """What it answers when nothing is left to do."""
-    async with open_runtime(directory, waits=False, mended=True) as runtime:
-        await finish(runtime)
-        return without_access(await answers(runtime))
-
-
-async def test_an_earlier_directory_is_used_as_it_is(directory: Path) -> None:
-    """G7, G13: opened by today's code it keeps its digests; users are erased down to the bytes."""
-    await golden_answers(directory)
-    assert digest_keys(directory) == [""]
-    assert directories(directory) == ["longterm"]
-    assert traces(directory / "longterm", user_key("bob"))
-    async with open_runtime(directory) as runtime:
-        await runtime.user("bob").forget()
-    assert traces(directory, "Sentence 3 of chat", user_key("bob")) == []
-    assert traces(directory / "longterm", user_key("alice"))
-
-
-async def test_an_earlier_directory_gets_a_key_by_command(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """G7, G13: `remora reembed` gives it keyed digests; it answers as before, and is whole."""
-    before = await golden_answers(directory)
-    where = ["--dir", str(directory)]
-
-    def run(*arguments: str) -> tuple[int, str]:
-        code = main(list(arguments))
-        return code, capsys.readouterr().out
-
-    code, told = await anyio.to_thread.run_sync(run, "reembed", *where)
-    assert code == 0, told
-    assert directories(directory) == ["longterm-2"]
-    (key,) = digest_keys(directory)
-    assert len(key) == 64
-    assert traces(directory, user_key("alice"), user_key("bob")) == []
-    assert traces(directory / "longterm-2", key) == []
-    assert list(changes(before, await golden_answers(directory))) == []
-    assert (await anyio.to_thread.run_sync(run, "verify", "--deep", "--dir", str(directory)))[
-        0
-    ] == 0
-    code, told = await anyio.to_thread.run_sync(run, "reembed", *where)
-    assert (code, "nothing to do" in " ".join(told.split())) == (0, True)
-    async with open_runtime(directory) as runtime:
-        await runtime.user("bob").forget()
-    gone = ["Sentence 3 of chat", user_key("bob"), Digests(key).user("bob")]
-    assert traces(directory, *gone) == []
 
 
 async def test_no_model_is_called_for_it(earlier: Filled) -> None:

@@ -551,7 +551,7 @@ async def test_backup_verify_and_repair(tmp_path: Path) -> None:
         stored = [await state.set("cart", CART) for state in both(runtime)]
         await backup(tmp_path / "memory", tmp_path / "copy", CONFIG)
     assert (await verify(tmp_path / "copy", CONFIG)).clean
-    changed = "UPDATE facets SET value = x'93010201' WHERE kind = 'keyed' AND sid = 1"
+    changed = "UPDATE state_items SET value = x'93010201' WHERE kind = 'keyed' AND sid = 1"
     await change_rows(tmp_path / "copy" / "journal.db", changed)
     assert not (await verify(tmp_path / "copy", CONFIG)).clean
     async with opened(tmp_path / "copy") as runtime:

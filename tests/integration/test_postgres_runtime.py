@@ -33,7 +33,7 @@ from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.connection import Address
 from remora.storage.postgres.opening import check_server, open_error
 from remora.storage.postgres.owners import read_owner
-from remora.storage.postgres.schema import FORMAT
+from remora.storage.postgres.schema import FORMAT, MIGRATIONS
 from remora.storage.running import running_journal
 from remora.testing import HashEmbedder
 from tests.patience import until
@@ -44,7 +44,7 @@ from tests.postgres_proxy import running_proxy
 pytestmark = pytest.mark.anyio
 _TEXT = "the one whose connection breaks"
 _GOLDEN = Path(__file__).parents[1] / "golden"
-_DUMPS = [_GOLDEN / f"postgres-{number}.sql" for number in range(1, FORMAT)]
+_DUMPS = [_GOLDEN / f"postgres-{number}.sql" for number in MIGRATIONS if number]
 
 
 @pytest.fixture
@@ -122,7 +122,11 @@ async def test_one_message_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
         assert await runtime.retry_erasures() == []
         await runtime.settle()
         async with connected(cluster.dsn()) as connection:
-            for table, column in (("messages", "chat"), ("folds", "text"), ("folds", "cover")):
+            for table, column in (
+                ("messages", "chat"),
+                ("summaries", "text"),
+                ("summaries", "cover"),
+            ):
                 rows = await connection.fetch(f'SELECT {column} FROM "deleted".{table}')
                 for word in (b"qzvkpin2x", b"qzvkpin3x"):
                     assert not any(word in (row[0] or b"") for row in rows), (table, column)
@@ -262,9 +266,9 @@ async def test_an_earlier_format(cluster: Cluster, dump: Path) -> None:
     """S3.26: every row is read as it was written, its checksum too, and the journal goes on, with
     its next owner.
 
-    `tests/golden/postgres-1.sql` is the dump of one of format 1, from before leases: 30 messages
-    with NUL and other letters, half of them with keys, a memory, a tool call that was cleared, and
-    its jobs. Whoever adds a format leaves the one before as it was.
+    `tests/golden/postgres-3.sql` is the dump of one of format 3: 30 messages with NUL and other
+    letters, half of them with keys, a memory, a tool call that was cleared, and its jobs. Whoever
+    adds a format leaves the one before as it was.
     """
     await restore(cluster, dump)
     journal = await open_journal(cluster.dsn(), "golden")

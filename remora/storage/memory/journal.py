@@ -597,7 +597,7 @@ class MemoryJournal(MemoryWriter):
         items = [(kind, name, value) for (kind, name), value in own.state_items.items()]
         for one in find_erased(key, newest, items):
             del own.state_items[one]
-            removed["facets"] += 1
+            removed["state_items"] += 1
         for id_, (sid, item) in list(self._memories.items()):
             if sid == own.sid and item.session == session:
                 del self._memories[id_]

@@ -250,8 +250,8 @@ class MemoryTables:
             del self._jobs[id_]
         removed["actors"] += 1
         removed["messages"] += len(actor.entries)
-        removed["folds"] += len(actor.changes)
-        removed["facets"] += len(actor.state_items)
+        removed["summaries"] += len(actor.changes)
+        removed["state_items"] += len(actor.state_items)
         removed["memories"] += len(memories)
         removed["jobs"] += len(jobs)
         del self._actors[actor.sid], self._sids[actor.key]

@@ -47,7 +47,8 @@ async def delete_rows(
     if session is not None:
         own = found.get("")
         kept = await read(
-            "SELECT kind, name, value FROM remora.facets WHERE sid = $1 AND kind = ANY($2::text[])",
+            "SELECT kind, name, value FROM remora.state_items WHERE sid = $1 AND "
+            "kind = ANY($2::text[])",
             own,
             list(ERASED_KINDS),
         )
@@ -83,9 +84,11 @@ async def delete_rows(
         raise OutcomeUnknown(
             "the connection broke when all was deleted but the messages; erase again"
         )
-    note, actors, folds, facets, memories, jobs = answer
+    note, actors, summaries, state_items, memories, jobs = answer
     removed = dict.fromkeys(ERASED_TABLES, 0)
-    removed.update(actors=actors, folds=folds, facets=facets, memories=memories, jobs=jobs)
+    removed.update(
+        actors=actors, summaries=summaries, state_items=state_items, memories=memories, jobs=jobs
+    )
     removed["messages"] = messages
     return Erased(decode_note(note, *owners), removed), list(found.values())
 

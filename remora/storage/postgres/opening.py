@@ -146,7 +146,7 @@ _POOLER = (
 
 
 async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
-    """Make the schema, or bring it up to date: one transaction for each step, of one round trip.
+    """Make the schema, or bring it up to date: one transaction, of one round trip.
 
     Raises:
         JournalTooNew: a newer remora made it; nothing was changed.
@@ -164,12 +164,17 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
             )
         if format_ == FORMAT:
             return
+        if format_ not in MIGRATIONS:
+            raise ConfigError(
+                f"the journal in the schema {schema} has the format {format_} from before the "
+                "first release, which no release reads: name another schema"
+            )
         script = "BEGIN; " + f"CREATE SCHEMA IF NOT EXISTS {schema}; " * (not format_)
         script += in_schema(MIGRATIONS[format_], schema)
         # no row: another process did it first, and the division by zero rolls all back
         script += (
-            f"; UPDATE {schema}.journal SET format = {format_ + 1} WHERE format = {format_}; "
-            f"SELECT 1 / count(*) FROM {schema}.journal WHERE format = {format_ + 1}; COMMIT"
+            f"; UPDATE {schema}.journal SET format = {FORMAT} WHERE format = {format_}; "
+            f"SELECT 1 / count(*) FROM {schema}.journal WHERE format = {FORMAT}; COMMIT"
         )
         await try_script(writer, script, last=attempt == TRIES - 1)
 

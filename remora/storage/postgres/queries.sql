@@ -13,7 +13,7 @@ WITH asked AS MATERIALIZED (
     JOIN remora.actors AS s ON s.user = w.value ->> 0 AND s.session = w.value ->> 1
 )
 (SELECT {actor_kind}, ROW(0, s.sid, s.user, s.session, s.created_us, s.crc, s.marks_crc, s.generation,
-        s.summarized, s.folding, s.flushing, s.cleared)
+        s.summarized, s.summarizing, s.flushing, s.cleared)
  FROM asked AS s)
 UNION ALL
 (SELECT {message_kind}, ROW(m.removed, {entry})
@@ -24,7 +24,7 @@ UNION ALL
 UNION ALL
 (SELECT {summary_kind}, ROW(f.number, {summary})
  FROM asked AS s
- JOIN remora.folds AS f
+ JOIN remora.summaries AS f
      ON f.sid = s.sid AND f.generation = s.generation AND f.kind IN ('summary', 'entry'))
 UNION ALL
 (SELECT {digest_kind}, ROW(n, sid, key)
@@ -40,7 +40,7 @@ UNION ALL
                    AND m.pos & {mask} > s.cleared AND m.pos & {mask} <= s.summarized))
 UNION ALL
 (SELECT {state_item_kind}, ROW(x.number, {state_item})
- FROM asked AS s JOIN remora.facets AS x ON x.sid = s.sid AND x.kind <> :entry_kind::text)
+ FROM asked AS s JOIN remora.state_items AS x ON x.sid = s.sid AND x.kind <> :entry_kind::text)
 UNION ALL
 (SELECT {job_kind}, ROW(j.number, {job})
  FROM asked AS s JOIN remora.jobs AS j ON j.sid = s.sid WHERE j.dead = 0)
@@ -109,7 +109,7 @@ LIMIT 1
 
 -- name: summaries_until
 SELECT {summary}
-FROM remora.actors AS s JOIN remora.folds AS f USING (sid)
+FROM remora.actors AS s JOIN remora.summaries AS f USING (sid)
 WHERE s.user = :user AND s.session = :session AND f.at_seq <= :at
 ORDER BY f.number
 
@@ -119,7 +119,7 @@ SELECT s.trimmed FROM remora.actors AS s WHERE s.user = :user AND s.session = :s
 -- name: summary_figures
 SELECT count(*), coalesce(sum(f.input_tokens), 0)::bigint, coalesce(sum(f.tokens), 0)::bigint,
        coalesce(sum(f.degraded), 0)::bigint
-FROM remora.actors AS s JOIN remora.folds AS f USING (sid)
+FROM remora.actors AS s JOIN remora.summaries AS f USING (sid)
 WHERE s.user = :user AND s.session = :session AND f.input_tokens > 0
 
 -- name: memories
@@ -194,7 +194,7 @@ ORDER BY m.pos
 
 -- name: state_items
 SELECT {state_item}
-FROM remora.actors AS s JOIN remora.facets AS x USING (sid)
+FROM remora.actors AS s JOIN remora.state_items AS x USING (sid)
 WHERE s.user = :user AND s.session = :session
 ORDER BY x.number
 
@@ -271,8 +271,8 @@ LIMIT :limit
 -- name: sessions_with_fallbacks
 SELECT s.user, s.session
 FROM remora.actors AS s
-WHERE s.sid IN (SELECT f.sid FROM remora.folds AS f WHERE f.cover IS NOT NULL)
-    AND EXISTS (SELECT 1 FROM remora.folds AS f
+WHERE s.sid IN (SELECT f.sid FROM remora.summaries AS f WHERE f.cover IS NOT NULL)
+    AND EXISTS (SELECT 1 FROM remora.summaries AS f
                 WHERE f.sid = s.sid AND f.generation = s.generation AND f.cover IS NOT NULL)
 ORDER BY s.sid DESC
 LIMIT :limit
@@ -281,10 +281,10 @@ LIMIT :limit
 SELECT (SELECT count(DISTINCT s.user) FROM remora.actors AS s),
        (SELECT count(*) FROM remora.actors AS s WHERE s.session <> ''),
        m.messages, m.tokens,
-       (SELECT count(*) FROM remora.folds AS f WHERE f.kind IN ('summary', 'entry')),
+       (SELECT count(*) FROM remora.summaries AS f WHERE f.kind IN ('summary', 'entry')),
        j.pending, j.dead,
        (SELECT count(*) FROM remora.memories),
-       (SELECT count(*) FROM remora.facets AS x WHERE x.kind = :keyed_kind)
+       (SELECT count(*) FROM remora.state_items AS x WHERE x.kind = :keyed_kind)
 FROM (SELECT count(*) AS messages, coalesce(sum(tokens), 0)::bigint AS tokens
       FROM remora.messages) AS m,
      (SELECT count(*) FILTER (WHERE dead = 0) AS pending, count(*) FILTER (WHERE dead = 1) AS dead
@@ -295,11 +295,11 @@ WITH own AS MATERIALIZED (SELECT s.sid, s.session FROM remora.actors AS s WHERE 
 SELECT (SELECT (count(*) > 0)::int FROM own),
        (SELECT count(*) FROM own WHERE session <> ''),
        m.messages, m.tokens,
-       (SELECT count(*) FROM own JOIN remora.folds AS f ON f.sid = own.sid
+       (SELECT count(*) FROM own JOIN remora.summaries AS f ON f.sid = own.sid
         WHERE f.kind IN ('summary', 'entry')),
        j.pending, j.dead,
        (SELECT count(*) FROM own JOIN remora.memories AS m ON m.sid = own.sid),
-       (SELECT count(*) FROM own JOIN remora.facets AS x ON x.sid = own.sid
+       (SELECT count(*) FROM own JOIN remora.state_items AS x ON x.sid = own.sid
         WHERE x.kind = :keyed_kind)
 FROM (SELECT count(*) AS messages, coalesce(sum(m.tokens), 0)::bigint AS tokens
       FROM own JOIN remora.messages AS m

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from remora.storage.decoding import (
     ACTOR,
-    CHECKED_JOB_COLUMNS,
     DIGEST,
     ENTRY_COLUMNS,
     JOB,
+    JOB_COLUMNS,
     MEMORY_COLUMNS,
     MESSAGE,
     SEQ_MASK,
@@ -30,7 +30,7 @@ _FILLED = {
     "{summary}": SUMMARY_COLUMNS,
     "{state_item}": STATE_ITEM_COLUMNS,
     "{memory}": MEMORY_COLUMNS,
-    "{job}": CHECKED_JOB_COLUMNS,
+    "{job}": JOB_COLUMNS,
     "{mask}": str(SEQ_MASK),
     "{actor_kind}": str(ACTOR),
     "{message_kind}": str(MESSAGE),

@@ -34,8 +34,8 @@ _ACTORS_AT_ONCE = 200
 _TABLES = (
     ("actors", "sid", "sid"),
     ("messages", "pos", "pos"),
-    ("folds", "sid", "sid, number"),
-    ("facets", "sid", "sid, rowid"),
+    ("summaries", "sid", "sid, number"),
+    ("state_items", "sid", "sid, rowid"),
     ("memories", "sid", "sid, number"),
     ("jobs", "sid", "sid, number"),
 )

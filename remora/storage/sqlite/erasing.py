@@ -37,7 +37,7 @@ ERASED_ACTORS = "erased_actors"
 
 _SLICE_MESSAGES = 500  # some milliseconds
 _SLICE_ACTORS = 200
-_BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
+_BY_ACTOR = ("summaries", "state_items", "memories", "jobs", "actors")
 _SELECT_SETTING = "SELECT value FROM settings WHERE name = ?"
 _DELETE_SOME = (
     "DELETE FROM messages WHERE pos IN (SELECT m.pos FROM json_each(?) AS w CROSS JOIN messages "
@@ -72,7 +72,7 @@ async def delete_rows(
     if session is not None:
         if own is not None:
             state_items = await writer.execute_fetchall(
-                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?, ?)",
+                "SELECT kind, name, value FROM state_items WHERE sid = ? AND kind IN (?, ?, ?)",
                 (own, *ERASED_KINDS),
             )
             sid = found.get(session, -1)
@@ -86,7 +86,9 @@ async def delete_rows(
             gone = await run_in_thread(lambda: find_erased(key, newest, items))
             erased = [(own, kind, name) for kind, name in gone]
             await delete(
-                "facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", erased
+                "state_items",
+                "DELETE FROM state_items WHERE sid = ? AND kind = ? AND name = ?",
+                erased,
             )
             await delete(
                 "memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)]

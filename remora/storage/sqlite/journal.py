@@ -473,7 +473,7 @@ class JournalFiles:
         async def operation() -> None:
             ((pages,),) = await self._writer.execute_fetchall("PRAGMA wal_autocheckpoint")
             # What this writes is moved into the main file by the reading connection (`empty_wal`).
-            await self._vacuum("PRAGMA wal_autocheckpoint = 0", "PRAGMA auto_vacuum = INCREMENTAL")
+            await self._vacuum("PRAGMA wal_autocheckpoint = 0")
             try:
                 await self._vacuum("VACUUM")
             finally:
@@ -483,13 +483,7 @@ class JournalFiles:
 
     async def release_free_pages(self) -> None:
         """Keep the number of free pages bounded."""
-        ((incremental,),) = await self._read("PRAGMA auto_vacuum")
-        ((pages,),) = await self._read("PRAGMA page_count")
         before = await self._free_pages()
-        if not incremental:  # an older remora made the file: it can only be rewritten as a whole
-            if before > max(16 * _FREE_PAGES, pages // 2):
-                await self.compact()
-            return
 
         async def release_some() -> None:
             # the statement frees a page at each step

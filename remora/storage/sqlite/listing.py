@@ -22,8 +22,6 @@ from remora.storage.listing import (
 )
 from remora.storage.rows import SEQ_BITS
 
-_FIRST_WITH_TRIMMED = 2  # formats of the journal
-_FIRST_WITH_INDICES = 4
 _ITS_MESSAGES = f"m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK}"
 LAST_USE = (
     f"coalesce((SELECT m.at_us FROM messages AS m WHERE {_ITS_MESSAGES} "
@@ -44,7 +42,6 @@ def session_query(
     page: ListingPage,
     *,
     by_index: bool,
-    format_: int = _FIRST_WITH_INDICES,
     unwritten: str | None = None,
 ) -> tuple[str, Sequence[Any]]:
     """The statement for a page of a user's sessions, and its parameters.
@@ -53,18 +50,15 @@ def session_query(
         user: the user.
         page: what is wanted.
         by_index: order by `actors.used_us`, which must be written.
-        format_: of the journal.
         unwritten: numbers of sessions, as a JSON array, whose `used_us` is not written: with
             `by_index`, the page has the others, otherwise these.
     """
     by_index = by_index and page.order != "name"
     use, by = ("s.used_us", " INDEXED BY actors_by_use") if by_index else (LAST_USE, "")
-    trimmed = "s.trimmed" if format_ >= _FIRST_WITH_TRIMMED else "0"
-    index = "INDEXED BY messages_removed" if format_ >= _FIRST_WITH_INDICES else ""
     # Numbers have no gaps, so that nothing but the removed messages needs to be counted.
     count = (
-        f"{_LAST_SEQ} - {trimmed} - (SELECT count(*) FROM messages AS m {index} "
-        f"WHERE {_ITS_MESSAGES} AND m.removed IS NOT NULL)"
+        f"{_LAST_SEQ} - s.trimmed - (SELECT count(*) FROM messages AS m "
+        f"INDEXED BY messages_removed WHERE {_ITS_MESSAGES} AND m.removed IS NOT NULL)"
     )
     where, parameters = _range("s.session", page.prefix)
     if unwritten is not None:

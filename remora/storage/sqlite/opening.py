@@ -69,10 +69,11 @@ class Ownership:
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
-    """Bring the schema up to date: each step of it in a transaction, with its number.
+    """Make the schema, or bring it up to date, in one transaction.
 
     Raises:
         JournalTooNew: a newer remora wrote it; it was not touched.
+        DirectoryUnusable: no release wrote its format; it was not touched.
         JournalDamaged: it is no journal; it was not touched.
     """
 
@@ -91,8 +92,10 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
     if not found:  # before the first table, or not before the next VACUUM
         await connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     begun = time.monotonic()
-    for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
-        await connection.executescript(migration_script(number, script))
+    await connection.executescript(
+        f"BEGIN IMMEDIATE; {MIGRATIONS[found]} PRAGMA application_id = {APPLICATION_ID}; "
+        f"PRAGMA user_version = {FORMAT}; COMMIT;"
+    )
     _logger.info(
         "journal_migrated" if found else "journal_created",
         path=str(path),
@@ -103,11 +106,18 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
 
 
 def check_format(path: Path, found: int) -> None:
-    """Check that this remora can read the format.
+    """Check that this remora can read the format, or bring it up to date.
 
     Raises:
-        JournalTooNew: it cannot.
+        JournalTooNew: a newer remora wrote it.
+        DirectoryUnusable: it is from before the first release.
     """
+    if found < FORMAT and found not in MIGRATIONS:
+        raise DirectoryUnusable(
+            f"{path} has the format {found} from before the first release, which no release reads: "
+            "move the directory away and start a new one; nothing was touched",
+            path=path.parent,
+        )
     if found > FORMAT:
         raise JournalTooNew(
             f"{path} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; "
@@ -115,14 +125,6 @@ def check_format(path: Path, found: int) -> None:
             found=found,
             supported=FORMAT,
         )
-
-
-def migration_script(number: int, script: str) -> str:
-    """One migration as a transaction."""
-    return (
-        f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; "
-        f"PRAGMA user_version = {number}; COMMIT;"
-    )
 
 
 async def check_commit_mark(path: Path) -> None:

@@ -72,7 +72,7 @@ async def read_outline(read: Query, key: SessionKey) -> SessionOutline:
         (sid << SEQ_BITS, (sid << SEQ_BITS) + SEQ_MASK),
     )
     rows = await read(
-        f"SELECT f.number, f.at_seq, {SUMMARY_COLUMNS} FROM folds AS f WHERE f.sid = ? "
+        f"SELECT f.number, f.at_seq, {SUMMARY_COLUMNS} FROM summaries AS f WHERE f.sid = ? "
         "ORDER BY f.number DESC LIMIT ?",
         (sid, _MOST_COMPACTIONS),
     )

@@ -33,11 +33,10 @@ from remora.storage.sqlite.listing import (
     user_query,
 )
 from remora.storage.sqlite.opening import check_format
-from remora.storage.sqlite.schema import APPLICATION_ID
+from remora.storage.sqlite.schema import APPLICATION_ID, FORMAT
 from remora.storage.sqlite.uses import USES_COMPLETE
 
 _BUSY_S = 5.0
-_FIRST_WITH_ERASURES = 2  # format of the journal
 
 
 def peek_jobs(journal: Path) -> Sequence[Job]:
@@ -51,9 +50,9 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
     Raises:
         JournalTooNew: a newer remora wrote it.
         JournalDamaged: it is no journal, or SQLite finds it malformed.
-        DirectoryUnusable: it cannot be read.
+        DirectoryUnusable: it cannot be read, or is from before the first release.
     """
-    with open_to_peek(journal) as (database, _):
+    with open_to_peek(journal) as database:
         return decode_jobs(
             database.execute(
                 f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY "
@@ -64,9 +63,7 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
 
 def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingErasure]:
     """The erasures that are not finished, oldest first, of one user or all; see `peek_jobs`."""
-    with open_to_peek(journal) as (database, format_):
-        if format_ < _FIRST_WITH_ERASURES:
-            return []
+    with open_to_peek(journal) as database:
         notes = database.execute(
             "SELECT number, user_key, session_key FROM erasures ORDER BY number"
         ).fetchall()
@@ -85,8 +82,14 @@ def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingEra
 
 def peek_format(journal: Path) -> int:
     """The format of a journal; see `peek_jobs`."""
-    with open_to_peek(journal) as (_, found):
+    with _open(journal) as (_, found):
         return found
+
+
+def check_current(journal: Path) -> None:
+    """Check that a journal has this remora's format; see `peek_jobs`."""
+    with open_to_peek(journal):
+        pass
 
 
 def has_log(journal: Path) -> bool:
@@ -104,7 +107,7 @@ def peek_users(
     journal: Path, page: ListingPage, unwritten: Sequence[int] | None = None
 ) -> Sequence[UserListing]:
     """A page of the users of a journal; see `peek_sessions`."""
-    with open_to_peek(journal) as (database, _):
+    with open_to_peek(journal) as database:
         rows = _read_page(database, page, unwritten, partial(user_query, page))
         return read_user_rows(_first(rows, page), page)
 
@@ -121,8 +124,8 @@ def peek_sessions(
         unwritten: what the process that has the journal open says of its index of last uses; see
             `remora.storage.journal_port.IndexesUses`. Without it, all newest messages are read.
     """
-    with open_to_peek(journal) as (database, format_):
-        query = partial(session_query, user, page, format_=format_)
+    with open_to_peek(journal) as database:
+        query = partial(session_query, user, page)
         rows = _read_page(database, page, unwritten, query)
         return read_session_rows(_first(rows, page), user, page)
 
@@ -160,8 +163,21 @@ def _uses_are_complete(database: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def open_to_peek(journal: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """A connection that writes nothing, and the journal's format; see `peek_jobs`."""
+def open_to_peek(journal: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that writes nothing; see `peek_jobs`."""
+    with _open(journal) as (database, found):
+        if found != FORMAT:
+            raise DirectoryUnusable(
+                f"{journal} has the format {found} of an earlier remora, and this one reads "
+                f"{FORMAT}: start the application once with this remora, which brings it up to "
+                "date",
+                path=journal.parent,
+            )
+        yield database
+
+
+@contextmanager
+def _open(journal: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
     try:
         with closing(
             sqlite3.connect(read_only_address(journal), uri=True, timeout=_BUSY_S)

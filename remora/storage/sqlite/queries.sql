@@ -12,12 +12,12 @@
 -- their tree), and its columns, padded with NULLs to 16.
 WITH asked AS MATERIALIZED (
     SELECT a.sid, a.user, a.session, a.created_us, a.crc, a.marks_crc, a.generation, a.summarized,
-           a.folding, a.flushing, a.cleared
+           a.summarizing, a.flushing, a.cleared
     FROM json_each(:names) AS w
     JOIN actors AS a ON a.user = w.value ->> 0 AND a.session = w.value ->> 1
 )
 SELECT {actor_kind}, 0, s.sid, s.user, s.session, s.created_us, s.crc, s.marks_crc, s.generation, s.summarized,
-       s.folding, s.flushing, s.cleared, NULL, NULL, NULL
+       s.summarizing, s.flushing, s.cleared, NULL, NULL, NULL
 FROM asked AS s
 UNION ALL
 SELECT {message_kind}, m.removed, {entry}, NULL, NULL, NULL
@@ -25,7 +25,7 @@ FROM asked AS s CROSS JOIN messages AS m
     ON m.pos > (s.sid << 32) + s.summarized AND m.pos < (s.sid + 1) << 32
 UNION ALL
 SELECT {summary_kind}, f.number, {summary}
-FROM asked AS s CROSS JOIN folds AS f
+FROM asked AS s CROSS JOIN summaries AS f
     ON f.sid = s.sid AND f.generation = s.generation AND f.kind IN ('summary', 'entry')
 UNION ALL
 SELECT {digest_kind}, n, sid, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
@@ -39,7 +39,7 @@ FROM asked AS s CROSS JOIN messages AS m
     AND m.pos & {mask} > s.cleared AND m.pos & {mask} <= s.summarized
 UNION ALL
 SELECT {state_item_kind}, x.rowid, {state_item}, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM asked AS s CROSS JOIN facets AS x ON x.sid = s.sid AND x.kind != :entry_kind
+FROM asked AS s CROSS JOIN state_items AS x ON x.sid = s.sid AND x.kind != :entry_kind
 UNION ALL
 SELECT {job_kind}, j.number, {job}, NULL, NULL, NULL
 FROM asked AS s CROSS JOIN jobs AS j ON j.sid = s.sid WHERE NOT j.dead
@@ -116,7 +116,7 @@ LIMIT 1
 
 -- name: summaries_until
 SELECT {summary}
-FROM actors AS s JOIN folds AS f USING (sid)
+FROM actors AS s JOIN summaries AS f USING (sid)
 WHERE s.user = :user AND s.session = :session AND f.at_seq <= :at
 ORDER BY f.number
 
@@ -126,7 +126,7 @@ SELECT trimmed FROM actors WHERE user = :user AND session = :session
 -- name: summary_figures
 SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0),
        coalesce(sum(f.degraded), 0)
-FROM actors AS s JOIN folds AS f USING (sid)
+FROM actors AS s JOIN summaries AS f USING (sid)
 WHERE s.user = :user AND s.session = :session AND f.input_tokens > 0
 
 -- name: memories
@@ -200,7 +200,7 @@ WHERE s.user = :user AND s.session = :session AND m.pruned
 
 -- name: state_items
 SELECT {state_item}
-FROM actors AS s JOIN facets AS x USING (sid)
+FROM actors AS s JOIN state_items AS x USING (sid)
 WHERE s.user = :user AND s.session = :session
 ORDER BY x.rowid
 
@@ -272,7 +272,7 @@ LIMIT :limit
 
 -- name: sessions_with_fallbacks
 SELECT s.user, s.session
-FROM folds AS f JOIN actors AS s ON s.sid = f.sid AND s.generation = f.generation
+FROM summaries AS f JOIN actors AS s ON s.sid = f.sid AND s.generation = f.generation
 WHERE f.cover IS NOT NULL
 GROUP BY s.sid
 ORDER BY s.sid DESC
@@ -282,10 +282,10 @@ LIMIT :limit
 SELECT (SELECT count(DISTINCT s.user) FROM actors AS s),
        (SELECT count(*) FROM actors AS s WHERE s.session != ''),
        m.messages, m.tokens,
-       (SELECT count(*) FROM folds AS f WHERE f.kind IN ('summary', 'entry')),
+       (SELECT count(*) FROM summaries AS f WHERE f.kind IN ('summary', 'entry')),
        j.pending, j.dead,
        (SELECT count(*) FROM memories),
-       (SELECT count(*) FROM facets AS x WHERE x.kind = :keyed_kind)
+       (SELECT count(*) FROM state_items AS x WHERE x.kind = :keyed_kind)
 FROM (SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM messages) AS m,
      (SELECT count(*) FILTER (WHERE NOT dead) AS pending, count(*) FILTER (WHERE dead) AS dead
       FROM jobs) AS j
@@ -295,11 +295,11 @@ WITH own AS MATERIALIZED (SELECT s.sid, s.session FROM actors AS s WHERE s.user 
 SELECT (SELECT count(*) > 0 FROM own),
        (SELECT count(*) FROM own WHERE session != ''),
        m.messages, m.tokens,
-       (SELECT count(*) FROM own CROSS JOIN folds AS f ON f.sid = own.sid
+       (SELECT count(*) FROM own CROSS JOIN summaries AS f ON f.sid = own.sid
         WHERE f.kind IN ('summary', 'entry')),
        j.pending, j.dead,
        (SELECT count(*) FROM own CROSS JOIN memories AS m ON m.sid = own.sid),
-       (SELECT count(*) FROM own CROSS JOIN facets AS x ON x.sid = own.sid
+       (SELECT count(*) FROM own CROSS JOIN state_items AS x ON x.sid = own.sid
         WHERE x.kind = :keyed_kind)
 FROM (SELECT count(*) AS messages, coalesce(sum(m.tokens), 0) AS tokens
       FROM own CROSS JOIN messages AS m

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 
-from remora.errors import CommitFailed, DirectoryUnusable, StorageError
+from remora.errors import CommitFailed, StorageError
 from remora.ids import SessionKey
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
@@ -24,9 +24,8 @@ from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.opening import open_error
 from remora.storage.sqlite.outline import SessionOutline, read_outline
-from remora.storage.sqlite.peek import has_log, peek_format, read_only_address
+from remora.storage.sqlite.peek import check_current, has_log, peek_format, read_only_address
 from remora.storage.sqlite.reading import SqliteReader
-from remora.storage.sqlite.schema import FORMAT
 
 _BUSY_MS = 5_000
 _REFUSED = "the memory was opened read-only: nothing was written"
@@ -97,13 +96,7 @@ class ReadOnlyJournal(SqliteReader):
             JournalDamaged: it is no journal, or SQLite finds it malformed.
             DirectoryUnusable: it cannot be read, or an earlier remora wrote it.
         """
-        found = await run_in_thread(peek_format, path)
-        if found != FORMAT:
-            raise DirectoryUnusable(
-                f"{path} has the format {found} of an earlier remora, and this one reads {FORMAT}: "
-                "start the application once with this remora, which brings it up to date",
-                path=path.parent,
-            )
+        await run_in_thread(check_current, path)
         address = await run_in_thread(read_only_address, path)
         reader = JournalConnection(address)
         try:

@@ -18,8 +18,8 @@ from typing import Any
 
 from remora.errors import JournalDamaged, StorageError
 from remora.storage.decoding import (
-    CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
+    JOB_COLUMNS,
     MEMORY_COLUMNS,
     SEQ_MASK,
     STATE_ITEM_COLUMNS,
@@ -120,7 +120,7 @@ def _unreadable(
 def _summaries(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     for row in _unreadable(
-        database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", decode_summary
+        database, "summaries", f"f.number, {SUMMARY_COLUMNS} FROM summaries AS f", decode_summary
     ):
         name = names.get(row[0], _UNKNOWN)
         yield f"given up: a summary of {name}; its messages are in the history"
@@ -129,7 +129,10 @@ def _summaries(database: sqlite3.Connection) -> Iterator[str]:
 def _state_items(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     for row in _unreadable(
-        database, "facets", f"x.rowid, {STATE_ITEM_COLUMNS} FROM facets AS x", decode_state_item
+        database,
+        "state_items",
+        f"x.rowid, {STATE_ITEM_COLUMNS} FROM state_items AS x",
+        decode_state_item,
     ):
         yield f"given up: the state item {row[1]!a} of {names.get(row[0], _UNKNOWN)}"
 
@@ -146,16 +149,16 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     rows = list(
         database.execute(
-            f"SELECT j.number, {CHECKED_JOB_COLUMNS} FROM jobs AS j LEFT JOIN actors AS s USING "
+            f"SELECT j.number, {JOB_COLUMNS} FROM jobs AS j LEFT JOIN actors AS s USING "
             "(sid) ORDER BY j.number"
         )
     )
     for number, *row in rows:
         if decode_jobs([row]):
             continue
-        sid, lane = row[-2], row[1]
+        sid, queue = row[-2], row[1]
         database.execute("DELETE FROM jobs WHERE number = ?", (number,))
-        if lane == _SUMMARIZE_QUEUE:  # the next job summarizes its messages
+        if queue == _SUMMARIZE_QUEUE:  # the next job summarizes its messages
             for watermarks in list(
                 database.execute(
                     "SELECT generation, summarized, summarized, flushing, cleared FROM actors "
@@ -164,12 +167,11 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
                 )
             ):
                 database.execute(
-                    "UPDATE actors SET folding = summarized, marks_crc = CASE WHEN marks_crc IS "
-                    "NOT NULL THEN ? END "
-                    "WHERE sid = ?",
+                    "UPDATE actors SET summarizing = summarized, marks_crc = CASE WHEN "
+                    "marks_crc IS NOT NULL THEN ? END WHERE sid = ?",
                     (row_crc((sid, *watermarks)), sid),
                 )
-        yield f"given up: a job of the queue {lane!a} for {names.get(sid, _UNKNOWN)}"
+        yield f"given up: a job of the queue {queue!a} for {names.get(sid, _UNKNOWN)}"
 
 
 def _names(database: sqlite3.Connection) -> dict[int, str]:

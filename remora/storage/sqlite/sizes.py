@@ -16,9 +16,9 @@ TABLES = ("messages", "summaries", "memories", "state")
 _SLICE_ROWS = 50_000  # some tens of milliseconds: so long, the write-ahead log cannot start again
 _COLUMNS = {  # table, number of the actor, bytes
     "messages": ("messages", f"t.pos >> {SEQ_BITS}", "length(t.chat) + ifnull(length(t.meta), 0)"),
-    "summaries": ("folds", "t.sid", "length(CAST(t.text AS BLOB))"),
+    "summaries": ("summaries", "t.sid", "length(CAST(t.text AS BLOB))"),
     "memories": ("memories", "t.sid", "length(CAST(t.content AS BLOB))"),
-    "state": ("facets", "t.sid", "length(t.value)"),
+    "state": ("state_items", "t.sid", "length(t.value)"),
 }
 
 
@@ -59,7 +59,7 @@ def peek_sizes(journal: Path, table: str, after: int = 0, *, rows: int = _SLICE_
         DirectoryUnusable: it cannot be read.
     """
     name, sid, size = _COLUMNS[table]
-    with open_to_peek(journal) as (database, _):
+    with open_to_peek(journal) as database:
         behind = database.execute(
             f"SELECT rowid FROM {name} WHERE rowid > ? ORDER BY rowid LIMIT 1 OFFSET ?",
             (after, rows - 1),

@@ -58,7 +58,9 @@ class _Actor(msgspec.Struct):
 
     name: str
     session: bool
-    watermarks: tuple[int, int, int, int, int]  # generation, summarized, folding, flushing, cleared
+    watermarks: tuple[
+        int, int, int, int, int
+    ]  # generation, summarized, summarizing, flushing, cleared
     flushed: int
     trimmed: int
     last: int = 0
@@ -148,7 +150,7 @@ def _actors_and_messages(_: Path, database: sqlite3.Connection) -> Iterator[Find
         trimmed,
     ) in database.execute(
         "SELECT sid, user, session, created_us, crc, marks_crc, "
-        "generation, summarized, folding, flushing, cleared, flushed, trimmed FROM actors"
+        "generation, summarized, summarizing, flushing, cleared, flushed, trimmed FROM actors"
     ):
         name = f"session {session!r} of user {user!r}" if session else f"user {user!r}"
         actors[sid] = _Actor(name, bool(session), tuple(watermarks), flushed, trimmed)
@@ -238,7 +240,8 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
 def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
     for user, session, archived_through, generation, *row in database.execute(
-        f"SELECT s.user, s.session, s.summarized, s.generation, {SUMMARY_COLUMNS} FROM folds AS f "
+        f"SELECT s.user, s.session, s.summarized, s.generation, {SUMMARY_COLUMNS} FROM "
+        "summaries AS f "
         "LEFT JOIN actors AS s ON s.sid = f.sid ORDER BY f.number"
     ):
         where = names.get(row[0], f"actor {row[0]}")
@@ -262,7 +265,9 @@ def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _facets(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
-    for row in database.execute(f"SELECT {STATE_ITEM_COLUMNS} FROM facets AS x ORDER BY x.rowid"):
+    for row in database.execute(
+        f"SELECT {STATE_ITEM_COLUMNS} FROM state_items AS x ORDER BY x.rowid"
+    ):
         if row[0] not in names:
             yield _finding(
                 f"actor {row[0]}", f"{row[1]!r} is kept for it, and it is not known whose it is"
@@ -288,13 +293,13 @@ def _memories(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
-    for id_, lane, sid, payload, crc in database.execute(
-        "SELECT id, lane, sid, payload, crc FROM jobs ORDER BY number"
+    for id_, queue, sid, payload, crc in database.execute(
+        "SELECT id, queue, sid, payload, crc FROM jobs ORDER BY number"
     ):
         where = names.get(sid, f"actor {sid}")
         if sid not in names:
             yield _finding(where, f"the job {id_} is for no actor")
-        if checksum_differs(crc, (id_, lane, sid, payload)):
+        if checksum_differs(crc, (id_, queue, sid, payload)):
             yield _finding(where, f"the job {id_} is not as it was written")
             continue
         try:

@@ -615,32 +615,30 @@ _PRUNE_MESSAGE = (
     f"session = ?) << {SEQ_BITS}) + ?"
 )
 _PRUNE_ENTRY = (
-    "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
+    "DELETE FROM state_items WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
     f"AND kind = '{ENTRY_KIND}' AND name = ?"
 )
 _UPDATE_WATERMARKS = (
-    "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, folding = m.value "
-    "->> 2, "
-    "flushing = m.value ->> 3, cleared = m.value ->> 4, marks_crc = m.value ->> 5 FROM "
-    "json_each(?) AS m "
-    "WHERE sid = m.value ->> 6"
+    "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, "
+    "summarizing = m.value ->> 2, flushing = m.value ->> 3, cleared = m.value ->> 4, "
+    "marks_crc = m.value ->> 5 FROM json_each(?) AS m WHERE sid = m.value ->> 6"
 )
 _UPDATE_INDEXED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FRONT = (
-    "INSERT INTO folds (sid, at_seq, kind, generation, first, through, prefix, text, tokens, "
+    "INSERT INTO summaries (sid, at_seq, kind, generation, first, through, prefix, text, tokens, "
     "degraded, model, input_tokens, cover, crc) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _ERASE_SUMMARIES = (
-    "UPDATE folds SET text = '', tokens = 0, degraded = 1, model = 'none', cover = NULL, "
+    "UPDATE summaries SET text = '', tokens = 0, degraded = 1, model = 'none', cover = NULL, "
     "crc = NULL WHERE sid = ? AND generation < ? AND kind IN ('summary', 'entry') AND EXISTS "
     "(SELECT 1 FROM json_each(?) AS w WHERE w.value BETWEEN first AND through)"
 )
 _PUT_STATE_ITEM = (
-    "INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, ?, ?, ?, ?) "
+    "INSERT INTO state_items (sid, kind, name, value, crc) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT DO UPDATE SET value = excluded.value, crc = excluded.crc"
 )
-_DROP_STATE_ITEM = "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?"
+_DROP_STATE_ITEM = "DELETE FROM state_items WHERE sid = ? AND kind = ? AND name = ?"
 _DELETE_MEMORY = "DELETE FROM memories WHERE id = ?"
 _INSERT_MEMORY = (
     "INSERT INTO memories (id, sid, session, agent, content, type, importance, created_us, "
@@ -653,7 +651,7 @@ _PUT_MEMORY = _INSERT_MEMORY.replace(
     "tokens = excluded.tokens, details = excluded.details, crc = excluded.crc, "
     "session = excluded.session, type = excluded.type, created_us = excluded.created_us",
 )
-_INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES (?, ?, ?, ?, ?)"
+_INSERT_JOB = "INSERT INTO jobs (id, queue, sid, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ADVANCE_JOB = "UPDATE jobs SET payload = ?, crc = ? WHERE id = ?"
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
 _DEAD_LETTER_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"

@@ -1,6 +1,7 @@
--- A journal of format 1, as the first release with PostgreSQL wrote it: pg_dump --schema golden --inserts
+-- A journal of format 3, with attachments: that of formats 1 and 2, migrated; pg_dump --schema golden --inserts
 
 SET check_function_bodies = false;
+
 CREATE SCHEMA golden;
 
 CREATE TABLE golden.journal (
@@ -17,13 +18,23 @@ CREATE TABLE golden.journal (
 )
 WITH (fillfactor='20');
 
-CREATE FUNCTION golden.claim(p_owner text) RETURNS golden.journal
-    LANGUAGE sql
+CREATE FUNCTION golden.claim(p_owner text, p_address text, p_seconds double precision) RETURNS golden.journal
+    LANGUAGE plpgsql
     AS $$
-    UPDATE golden.journal SET epoch = epoch + 1, owner = p_owner, claimed_at = clock_timestamp(),
-        last_sid = greatest(last_sid, (SELECT coalesce(max(sid), 0) FROM golden.actors))
-    RETURNING *
-$$;
+DECLARE
+    j golden.journal%ROWTYPE;
+BEGIN
+    PERFORM 1 FROM golden.lease AS l WHERE l.until = '-infinity' OR clock_timestamp() > greatest(
+        l.until, pg_postmaster_start_time() + l.seconds * interval '1 second') FOR UPDATE;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    UPDATE golden.journal AS k SET epoch = k.epoch + 1, owner = p_owner,
+        claimed_at = clock_timestamp(), last_sid = greatest(k.last_sid,
+        (SELECT coalesce(max(sid), 0) FROM golden.actors)) RETURNING * INTO j;
+    UPDATE golden.lease SET epoch = j.epoch, owner = p_owner, address = p_address,
+        since = j.claimed_at, seconds = p_seconds, until = CASE WHEN p_seconds > 0
+        THEN clock_timestamp() + p_seconds * interval '1 second' ELSE '-infinity' END;
+    RETURN j;
+END $$;
 
 CREATE FUNCTION golden.commit(e bigint, n bigint, p_pos bigint[], p_at_us bigint[], p_tokens bigint[], p_role smallint[], p_chat bytea[], p_meta bytea[], p_id text[], p_key bytea[], p_batch bigint[], p_importance double precision[], p_crc bigint[], kinds text[], rows text[]) RETURNS void
     LANGUAGE plpgsql
@@ -52,6 +63,19 @@ BEGIN
             UPDATE golden.messages AS m SET removed = (v ->> 0)::bigint
             FROM json_array_elements(r) AS v
             WHERE m.pos = (v ->> 1)::bigint AND m.removed IS NULL;
+        WHEN 'change_message' THEN
+            UPDATE golden.messages AS m SET tokens = (v ->> 0)::bigint,
+                chat = decode(v ->> 1, 'hex'), meta = decode(v ->> 2, 'hex'),
+                importance = (v ->> 3)::float8, crc = (v ->> 4)::bigint
+            FROM json_array_elements(r) AS v WHERE m.pos = (v ->> 5)::bigint;
+        WHEN 'erase_summaries' THEN
+            UPDATE golden.folds AS f SET text = '', tokens = 0, degraded = 1, model = 'none',
+                cover = NULL, crc = NULL
+            FROM json_array_elements(r) AS v
+            WHERE f.sid = (v ->> 0)::bigint AND f.generation < (v ->> 1)::bigint
+                AND f.kind IN ('summary', 'entry') AND EXISTS (
+                    SELECT 1 FROM json_array_elements_text((v ->> 2)::json) AS w (seq)
+                    WHERE w.seq::bigint BETWEEN f.first AND f.through);
         WHEN 'prune_message' THEN
             UPDATE golden.messages AS m SET pruned = 1
             FROM json_array_elements(r) AS v, golden.actors AS s
@@ -203,6 +227,21 @@ BEGIN
     DELETE FROM golden.erasures AS w WHERE w.number = note;
 END $$;
 
+CREATE FUNCTION golden.release(e bigint) RETURNS void
+    LANGUAGE sql
+    AS $$
+    UPDATE golden.lease SET until = '-infinity' WHERE epoch = e
+$$;
+
+CREATE FUNCTION golden.renew(e bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE golden.lease SET until = clock_timestamp() + seconds * interval '1 second'
+    WHERE epoch = e;
+    RETURN FOUND;
+END $$;
+
 CREATE FUNCTION golden.set_settings(e bigint, n bigint, names text[], contents bytea[], only_new boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -261,6 +300,13 @@ CREATE TABLE golden.actors (
 )
 WITH (fillfactor='80');
 
+CREATE TABLE golden.attachments (
+    owner text NOT NULL,
+    digest bytea NOT NULL,
+    data bytea NOT NULL
+);
+ALTER TABLE ONLY golden.attachments ALTER COLUMN data SET STORAGE EXTERNAL;
+
 CREATE TABLE golden.erased (
     sid bigint NOT NULL
 );
@@ -313,7 +359,7 @@ CREATE TABLE golden.folds (
     model bytea NOT NULL,
     input_tokens bigint NOT NULL,
     cover bytea,
-    crc bigint NOT NULL
+    crc bigint
 );
 
 ALTER TABLE golden.folds ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
@@ -346,6 +392,18 @@ ALTER TABLE golden.jobs ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE golden.lease (
+    one boolean DEFAULT true NOT NULL,
+    epoch bigint NOT NULL,
+    owner text NOT NULL,
+    address text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    seconds double precision NOT NULL,
+    until timestamp with time zone NOT NULL,
+    CONSTRAINT lease_one_check CHECK (one)
+)
+WITH (fillfactor='20');
 
 CREATE TABLE golden.memories (
     number bigint NOT NULL,
@@ -403,7 +461,9 @@ INSERT INTO golden.folds OVERRIDING SYSTEM VALUE VALUES (1, 3, 2, 'cleared', 1, 
 
 INSERT INTO golden.jobs OVERRIDING SYSTEM VALUE VALUES (1, 'record-2-1', 'record', 2, '\x84a474797065a67265636f7264a373696402a369647391d9203738336565303339303630303662633162343139386538396532666130323063a87265706c6163656490', 0, 0, 0, '\x', 432716436);
 
-INSERT INTO golden.journal VALUES (true, 1, 1, 36, 0, '0a7710', 0, 'vm:13690', '2026-11-25 20:20:17.936299+00');
+INSERT INTO golden.journal VALUES (true, 3, 1, 36, 0, '0a7710', 0, 'vm:13690', '2026-11-25 20:20:17.936299+00');
+
+INSERT INTO golden.lease VALUES (true, 1, 'vm:13690', '', '2026-11-25 20:20:17.936299+00', 0, '-infinity');
 
 INSERT INTO golden.memories OVERRIDING SYSTEM VALUE VALUES (1, '783ee03906006bc1b4198e89e2fa020c', 2, '', '\x', '\x416c696365206c696b6573200020746561', '\x66616374', 0.5, 1795638018837552, 12, NULL, 262263496);
 
@@ -463,6 +523,9 @@ ALTER TABLE ONLY golden.actors
 ALTER TABLE ONLY golden.actors
     ADD CONSTRAINT actors_user_session_key UNIQUE ("user", session);
 
+ALTER TABLE ONLY golden.attachments
+    ADD CONSTRAINT attachments_pkey PRIMARY KEY (owner, digest);
+
 ALTER TABLE ONLY golden.erased
     ADD CONSTRAINT erased_pkey PRIMARY KEY (sid);
 
@@ -483,6 +546,9 @@ ALTER TABLE ONLY golden.jobs
 
 ALTER TABLE ONLY golden.journal
     ADD CONSTRAINT journal_pkey PRIMARY KEY (one);
+
+ALTER TABLE ONLY golden.lease
+    ADD CONSTRAINT lease_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY golden.memories
     ADD CONSTRAINT memories_id_key UNIQUE (id);
