@@ -24,7 +24,7 @@ RETIRED = re.compile(
 )
 STORED = re.compile(r"(?<![.\w])(facets?|lanes?|outlines?|settled)\b", re.IGNORECASE)
 """Words that stored data and public names keep; prose says state item, queue, scan, drained."""
-SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|FROM|JOIN|AS)\b")
+SQL = re.compile(r"\b(ALTER|SELECT|INSERT|UPDATE|DELETE|CREATE|FROM|JOIN|AS)\b")
 NAMES = re.compile(r"`+[^`]*`+|{[^}]*}|(?m:^ +[\w, ]+:)|\b\w+:\w\b")
 """Names of code, arguments, attributes, and columns with their kind."""
 STRINGS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}

@@ -1,6 +1,6 @@
 """The journal's tables and functions in PostgreSQL, and the step from the format before.
 
-The files beside this one have them: `schema.sql` and `functions.sql`.
+They stand in `schema.sql` and `functions.sql`.
 """
 
 from __future__ import annotations
