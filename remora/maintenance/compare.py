@@ -7,7 +7,7 @@ rows            expected
 ==============  ================================================================================
 messages        up to where the session is indexed, except those removed or pruned
 summaries       one for each entry that left the session's list
-memories        one for each that was recorded
+memories        one for each that was recorded; none for a standing instruction
 memory blocks   unknown, because the journal does not have these rows; only those are surplus
                 that no block can have written yet
 ==============  ================================================================================
@@ -41,6 +41,7 @@ from remora.storage.pending import first_row_written
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
     ENTRY_KIND,
+    INSTRUCTION,
     BlocksSpec,
     DiscardSpec,
     EntryFlushSpec,
@@ -339,7 +340,11 @@ class _Comparison:
     ) -> list[Difference]:
         jobs = self._jobs.get(UserKey(user)) or _PendingJobs()
         try:
-            items = {item.row_id: item.id for item in await self._journal.memories(user)}
+            items = {
+                item.row_id: item.id
+                for item in await self._journal.memories(user)
+                if item.type != INSTRUCTION
+            }
         except JournalDamaged as e:
             return [Difference(Finding("journal", user, str(e), repairable=False))]
         surplus = [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from remora import Config, Context, Runtime
+from remora.maintenance.verify import verify
 from tests.harness import user
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +40,14 @@ async def test_an_instruction_is_in_every_later_context(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         assert "British English" in shown(await runtime.user("ada").session("two").load())
         assert not shown(await runtime.session("bob", "one").load())
+
+
+async def test_a_memory_with_an_instruction_is_consistent(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        await runtime.session("ada", "one").append([user("Always answer me in British English.")])
+        await runtime.settle()
+    found = await verify(tmp_path, Config())
+    assert found.clean, found
 
 
 async def test_sources_say_what_did_not_fit(tmp_path: Path) -> None:
