@@ -13,7 +13,7 @@ One session is handed `--messages` messages, 500 at a time. It then measures:
   after writing  each after an `append` of one message that was indexed.
   forget         the user is forgotten; meanwhile another user appends a message every 10 ms.
 
-`--freeze` calls `gc.freeze()` when everything is loaded, as docs/how-to/operations.md advises.
+`--freeze` calls `gc.freeze()` when everything is loaded, as docs/how-to/deployment.md advises.
 `late` counts loads in which long-term memory missed its deadline. Memory is resident memory of the
 whole process, whose peak the kernel reports. On a shared machine only the ratios within a run
 compare.

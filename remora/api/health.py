@@ -24,7 +24,7 @@ class HealthProblem(msgspec.Struct, frozen=True):
     """Something that does not work as it should.
 
     Attributes:
-        code: which one: for programs, and alarms; docs/how-to/monitoring.md has them all.
+        code: which one: for programs, and alarms; docs/how-to/health.md has them all.
         effect: what it does: ``not live``: only another start of the process helps; ``not ready``:
             requests fail now, or would take long; ``degraded``: requests are served, and something
             is missing.

@@ -114,6 +114,20 @@ def test_agentscope_names_are_mapped() -> None:
         assert hasattr(massgen.PersistentMemory, name)
 
 
+def test_health_codes_are_explained() -> None:
+    """Each code that a probe can answer with has a row, which says its effect."""
+    rows = dict(re.findall(r"^\| (`.+`) \| (.+?) \|", page("how-to/health.md"), re.MULTILINE))
+    effects = {code: effect for codes, effect in rows.items() for code in re.findall(r"\w+", codes)}
+    found = [
+        match
+        for source in (ROOT / "remora").rglob("*.py")
+        for match in re.findall(r'HealthProblem\(\s*"(\w+)",\s*"([\w ]+)"', source.read_text())
+    ]
+    assert len(found) > 10
+    for code, effect in found:
+        assert effects[code].startswith(effect), code
+
+
 def test_storage_ports_are_described() -> None:
     """S2.16, S3.26: the page names every method of both ports, the parameter that takes a journal,
     and PostgreSQL.
