@@ -27,7 +27,7 @@ NOT_SERVED = {
     "Session": "exclusive export inspect load_state_dict settle state_dict",
     "SharedMember": "settle",
 }
-"""What belongs to who runs the memory, or to who holds its process. docs/how-to/http.md says so."""
+"""Verbs of the operator, or of who holds the process. docs/how-to/http.md says so."""
 WHO_RUNS_IT = frozenset(
     """
     a backup over something, a context is recorded, a past that was rewritten, a periodic task,

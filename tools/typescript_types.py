@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[1]
 _BUILD = _ROOT / "build" / "typescript"
 _CLIENT = Path("clients") / "typescript"
 _TEST = Path("tests") / "integration" / "talk.ts"
-_GUIDE = Path("docs") / "how-to" / "http.md"
+_GUIDE = Path("docs") / "how-to" / "typescript.md"
 _CODE = re.compile(r"```typescript\n(.*?)```", re.DOTALL)
 _GIVEN = """declare const KEY: string;
 declare function think(messages: unknown): Promise<string>;

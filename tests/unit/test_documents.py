@@ -128,6 +128,28 @@ def test_health_codes_are_explained() -> None:
         assert effects[code].startswith(effect), code
 
 
+def test_requests_over_http_are_described() -> None:
+    """The page has each request of the service, and no other."""
+    from remora.rest.operations import OPERATIONS  # noqa: PLC0415
+    from remora.rest.streams import EVENTS  # noqa: PLC0415
+
+    described: set[str] = set()
+    for section in page("reference/http.md").split("\n## ")[1:]:
+        if prefix := re.search(r"Paths begin with `(.+?)`", section):
+            described |= {
+                f"{method} {prefix[1]}{path}"
+                for row in re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE)
+                for method, path in re.findall(r"`([A-Z]+) ?(.*?)`", row)
+            }
+    session = {
+        one.replace("{user}/state", "{user}/sessions/{session}/state")
+        for one in described
+        if "{user}/state" in one
+    }
+    there = {f"{one.method} {one.path}" for one in OPERATIONS} | {f"GET {EVENTS.path}"}
+    assert described | session == there
+
+
 def test_storage_ports_are_described() -> None:
     """S2.16, S3.26: the page names every method of both ports, the parameter that takes a journal,
     and PostgreSQL.
