@@ -1,6 +1,6 @@
 """Nodes of a memory that several machines share, on the machines of a Ray cluster.
 
-Needs the extra: ``pip install "remora[ray]"``. See docs/how-to/machines.md.
+Needs the extra: ``pip install "remora[ray]"``. See docs/how-to/ray.md.
 
 A node is ``remora serve`` in a process of its own, which a detached actor starts. Ray says on which
 machine, and starts the actor again, there or elsewhere, when the node or its machine dies. It
