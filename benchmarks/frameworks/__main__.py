@@ -250,7 +250,7 @@ def main() -> None:
     for one in (runs, own):
         one.add_argument("--venvs", type=Path, default=ROOT / "build" / "frameworks")
     table = commands.add_parser("table")
-    table.add_argument("--page", type=Path, default=ROOT / "docs" / "how-to" / "frameworks.md")
+    table.add_argument("--page", type=Path, default=ROOT / "docs" / "evidence" / "frameworks.md")
     for one in (runs, own, table):
         one.add_argument("--results", type=Path, default=HERE / "results.json")
     given = parser.parse_args()

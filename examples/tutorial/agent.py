@@ -1,4 +1,4 @@
-"""Step 10: the agent that is tested."""
+"""Step 8: the agent that is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step 10: tests of an agent, with fixtures that come with remora."""
+"""Step 8: tests of an agent, with fixtures that come with remora."""
 
 from __future__ import annotations
 

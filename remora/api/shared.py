@@ -1,4 +1,4 @@
-"""Memory that agents share, by grants; docs/how-to/sharing.md describes the messages behind it.
+"""Memory that agents share, by grants; see docs/explanation/long-term-memory.md for its messages.
 
 A shared scope is an actor like a user's, with a name that no user can have: no user's data is in
 it, and no user's handle reaches it. The actor keeps the grants; they are checked before anything is

@@ -2,5 +2,5 @@
 
 It draws programs of calls, plays them against a runtime in the simulation, and decides whether one
 order of events explains every answer. ``python -m tests.checker SEEDS`` runs it; see
-docs/how-to/testing.md.
+docs/explanation/simulation.md.
 """

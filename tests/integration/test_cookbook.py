@@ -239,12 +239,12 @@ async def test_the_picture_of_the_readme() -> None:
 
 
 def test_sizing_guide() -> None:
-    """S0.27: the guide's figures are what the benchmark measures."""
+    """S0.27: the figures of docs/evidence/buffer-sizes.md are what the benchmark measures."""
     shown = printed("benchmarks.sizing")
     rows = [line for line in shown.splitlines() if line.startswith("|")]
     assert len(rows) == 11
-    guide = (ROOT / "docs" / "how-to" / "cookbook.md").read_text()
-    assert "\n".join(rows) in guide
+    page = (ROOT / "docs" / "evidence" / "buffer-sizes.md").read_text()
+    assert "\n".join(rows) in page
     figures = {row.split(" | ")[0].strip("| "): row.strip("| ").split(" | ") for row in rows[2:]}
     small, large = figures["window 4, with summary"], figures["window 12 (BufferPreset.TECHNICAL)"]
     assert int(small[1]) < int(large[1]), "fewer tokens"

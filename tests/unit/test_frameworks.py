@@ -16,7 +16,7 @@ RESULTS = json.loads((ROOT / "benchmarks" / "frameworks" / "results.json").read_
 
 
 def test_the_page_has_the_results() -> None:
-    page = (ROOT / "docs" / "how-to" / "frameworks.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "frameworks.md").read_text()
     assert render(RESULTS) in page
 
 

@@ -1,4 +1,4 @@
-"""The page on sharing, held against what actors are told."""
+"""The page on long-term memory, held against what actors are told."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 from remora.actors.user import messages as user_protocol
 from remora.storage.records import MemoryItem
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sharing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "long-term-memory.md"
 
 
 def test_messages_between_agents_are_documented() -> None:
-    """S4.42: docs/how-to/sharing.md names each message that agents share by with exactly its
-    fields, and each can cross a process.
+    """S4.42: docs/explanation/long-term-memory.md names each message that agents share by, with
+    exactly its fields, and each can cross a process.
     """
     table = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
     rows = {name: re.findall(r"`(\w+)`", fields) for name, fields in table}

@@ -2,8 +2,8 @@
 
 Every failure can be replayed.
 
-See docs/how-to/testing.md. `World` is where to begin; `SeededLoop` alone runs any asyncio or
-anyio code.
+See docs/explanation/simulation.md. `World` is where to begin; `SeededLoop` alone runs any asyncio
+or anyio code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step 7: a long conversation, in a context that fits."""
+"""Step 6: a long conversation, in a context that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step 9: everything of one user is erased."""
+"""Step 7: everything of one user is erased."""
 
 from __future__ import annotations
 
