@@ -535,4 +535,5 @@ def _load_encoding(name: str) -> tiktoken.Encoding:
         split = split.replace(_LOOK_AHEAD, "")
     special = special | {SEPARATOR: max(special.values()) + 1}
     encoding = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens=special)
+    ranks.clear()  # 33 MB: the compiled part has its own, and this one serves pickling alone
     return _loaded.setdefault(name, encoding)

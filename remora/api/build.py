@@ -76,6 +76,7 @@ from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls
 from remora.services.turns import LocalTurns
 from remora.storage.export.transfer import SessionExport, TransferReport
+from remora.storage.lance.allocators import return_free_memory
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import BatchCounter, TokenCounter, count_message
 
@@ -407,6 +408,8 @@ async def _load_parts(base: Foundation) -> None:
             await embed_texts(base.models.embedder, ["warm"])
         if options.config.models.reranker == "minilm" and base.models.reranker is not None:
             await base.models.reranker.rank("warm", ["warm"])
+        if options.config.long_term.enabled and options.config.long_term.tune_allocators:
+            await run_in_thread(return_free_memory)  # 20 MB that reading files left
     except RuntimeClosed:  # it closes while it loads
         raise
     except Exception:
