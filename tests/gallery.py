@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
@@ -17,7 +18,7 @@ from tests.processes import bound, free_port
 from tests.programs import ROOT
 from tests.workers import end_owner
 
-__all__ = ["environment", "running_app"]
+__all__ = ["App", "environment", "running_app"]
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -26,9 +27,16 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **lean, **variables}
 
 
+class App(NamedTuple):
+    """An application under uvicorn."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+
 @contextmanager
-def running_app(name: str, directory: Path, *words: str, **variables: str) -> Iterator[str]:
-    """The address of an application under uvicorn, once it answers; its memory is `directory`."""
+def running_app(name: str, directory: Path, *words: str, **variables: str) -> Iterator[App]:
+    """An application, once it answers; its memory is `directory`."""
     port = free_port()
     command = ("-m", "uvicorn", f"examples.gallery.{name}:app", "--port", str(port), *words)
     process = subprocess.Popen(
@@ -47,7 +55,7 @@ def running_app(name: str, directory: Path, *words: str, **variables: str) -> It
 
     try:
         wait_until(is_ready, f"{name} answers")
-        yield address
+        yield App(address, process)
     finally:
         process.terminate()
         process.wait()

@@ -19,8 +19,8 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("chat") / "memory"
-    with running_app("chat_page", directory, "--workers", "2") as address:
-        yield address
+    with running_app("chat_page", directory, "--workers", "2") as app:
+        yield app.address
 
 
 def test_a_request_that_comes_twice_is_answered_once(address: str) -> None:
