@@ -48,7 +48,7 @@ class Call:
     def __init__(self, chat: remora.Session, stream: SocketStream) -> None:
         self._chat, self._stream = chat, stream
         self._heard, self._has_heard = "", anyio.Event()
-        self._prepared: list[dict[str, Any]] | None = None
+        self._prepared: list[Any] | None = None
         self._number = 0  # of what the user says: a context of an earlier one is out of date
         self._speaking, self._stored = anyio.CancelScope(), anyio.Event()
         self._stored.set()
@@ -104,7 +104,7 @@ class Call:
                     await self._send(done=turn.replies[-1].content, repeated=True)
                     return
                 # without recalled memories, if the user spoke too shortly to prepare
-                messages = turn.context.messages
+                messages: list[Any] = turn.context.messages
                 if prepared is not None:
                     messages = [*prepared, {"role": "user", "content": said}]
                 context_ms = 1_000 * (time.perf_counter() - ended)
@@ -154,7 +154,7 @@ async def read_events(stream: SocketStream) -> AsyncIterator[dict[str, Any]]:
 async def answer_call(runtime: remora.Runtime, stream: SocketStream) -> None:
     async with stream:
         events = read_events(stream)
-        first = await anext(events, {})
+        first: dict[str, Any] = await anext(events, {})
         try:
             chat = runtime.session(first["user"], first["call"])
             await Call(chat, stream).run(events)

@@ -40,7 +40,7 @@ async def test_agents_of_a_repository_share_its_memory(tmp_path: Path) -> None:
     """Two windows of one repository, one of them in a folder of it, and one of another."""
     for folder in ("shop/.git", "shop/src", "blog/.git"):
         (tmp_path / folder).mkdir(parents=True)
-    command = {
+    command: dict[str, Any] = {
         "command": sys.executable,
         "args": ["-m", "examples.gallery.coding_memory", str(tmp_path / "memory")],
         "env": environment(),
