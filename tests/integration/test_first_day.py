@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.processes import bound
+from tests.workers import end_owner
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted((ROOT / "examples" / "first_day").glob("t*.py"))
@@ -219,41 +222,49 @@ def test_test_an_agent(endpoint: type[Endpoint]) -> None:
     assert re.search(r"\d passed", done.stdout), done.stdout + done.stderr
 
 
-def test_several_workers(endpoint: type[Endpoint]) -> None:
-    """Three workers have the users that are theirs; a second process on a directory is refused."""
-    command = [sys.executable, "-m", "examples.first_day.t10_several_workers"]
-    workers = [
-        subprocess.Popen(
-            bound(*command, str(number), "0"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+def test_several_workers(endpoint: type[Endpoint], tmp_path: Path) -> None:
+    """Each sees what the others appended; a process that opens the memory itself is refused."""
+    command = bound(sys.executable, "-m", "examples.first_day.t10_several_workers")
+    with ExitStack() as workers:
+        workers.callback(end_owner, tmp_path / "memory")
+        for number in ("0", "1"):
+            worker = workers.enter_context(
+                subprocess.Popen(
+                    [*command, number], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            assert worker.stdout is not None
+            greetings = ["Hello, worker 0!", "Hello, worker 1!"][: int(number) + 1]
+            assert worker.stdout.readline() == f"{greetings}\n"
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    """It is told who has the memory, and what to do."""
+    lines = "async with remora.Runtime('memory'): print('open', flush=True); sys.stdin.read()"
+    program = f"import asyncio, remora, sys\nasync def main():\n {lines}\nasyncio.run(main())"
+    command = bound(sys.executable, "-c", program)
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": tmp_path}
+    with subprocess.Popen(command, text=True, **pipes) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "open\n"
+        second = subprocess.run(
+            command,
+            env={**os.environ, "REMORA_LOCK_WAIT_S": "0"},
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            capture_output=True,
             text=True,
+            check=False,
         )
-        for number in (0, 1, 2)
-    ]
-    told = [worker.stdout.readline() for worker in workers if worker.stdout]
-    assert told == [
-        "worker 0 has ['bob']\n",
-        "worker 1 has ['alice', 'erin']\n",
-        "worker 2 has ['frank']\n",
-    ]
-    second = subprocess.run(
-        [*command, "1", "0"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        first.communicate("")
     assert second.returncode == 1
-    assert re.fullmatch(
-        rf"refused: .*memory-1 is in use by process {workers[1].pid} since .*; one process owns a "
+    assert re.search(
+        rf"DirectoryLocked: .*memory is in use by process {first.pid} since .*; one process owns a "
         r"memory directory: stop that one, start the server with one worker \(--workers 1\), "
         r"choose another directory, or have all of them use remora\.connect instead of Runtime, "
         r"to share it\n",
         second.stderr,
     )
-    assert [worker.communicate("")[1] for worker in workers] == ["", "", ""]
 
 
 # -- the table -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,14 +12,19 @@ import pytest
 
 from tests.browsing import MARKS, WAIT_MS, started_browser
 from tests.gallery import running_app
+from tests.workers import OWNERS, end_owner
 
-pytestmark = pytest.mark.blocking
+pytestmark = OWNERS
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("chat") / "memory"
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chat") / "memory"
+
+
+@pytest.fixture(scope="module")
+def address(directory: Path) -> Iterator[str]:
     with running_app("chat_page", directory, "--workers", "2") as app:
         yield app.address
 
@@ -54,6 +60,19 @@ def in_a_browser(test: Any) -> Any:
     for mark in MARKS:
         test = mark(test)
     return test
+
+
+def test_the_owner_of_the_memory_is_killed(address: str, directory: Path) -> None:
+    """The workers start another one: nothing is lost, and nobody notices but by a pause."""
+    chats, cookies = f"{address}/chats/two", {"browser": "d"}
+    for number, text in enumerate(("I play chess.", "What do I play?")):
+        body = {"id": f"request-{number}", "content": text}
+        answer = httpx.post(chats, json=body, cookies=cookies, timeout=None)
+        assert answer.status_code == 200
+        end_owner(directory)
+    assert answer.text == "I know this: I play chess."
+    said = httpx.get(chats, cookies=cookies, timeout=None).json()
+    assert [one["role"] for one in said] == ["user", "assistant"] * 2
 
 
 class Page:
