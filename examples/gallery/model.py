@@ -67,9 +67,9 @@ def _answer(messages: Sequence[Chat]) -> str:
     if newest["role"] == "tool":
         return f"I looked: {_text(newest)}."
     question = _text(newest)
-    if "tell me about" in question.lower():
-        place = question.lower().partition("about ")[2].strip("?. ")
-        return " ".join(f"This is sentence {n} on {place}." for n in range(1, 21))
+    told = re.match(r"tell me about ([\w ]+)", question, re.IGNORECASE)
+    if told is not None:
+        return " ".join(f"This is sentence {n} on {told[1]}." for n in range(1, 21))
     pictures = [part for part in _parts(newest) if part["type"] == "image_url"]
     if pictures:
         kind = pictures[0]["image_url"]["url"].partition(";")[0].removeprefix("data:")
