@@ -151,8 +151,7 @@ def _remora_schema(directory: Path, sessions: int) -> Commit:
 
     database = sqlite3.connect(directory / "limit.db", isolation_level=None)
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    for migration in MIGRATIONS:
-        database.executescript(migration)
+    database.executescript(MIGRATIONS[0])
     for pragma in (
         "journal_mode = WAL", "synchronous = FULL", "cache_size = -65536", "secure_delete = ON",
         f"wal_autocheckpoint = {16_384 if sessions >= 16 else 1_000}",  # as remora has it
