@@ -2,6 +2,7 @@
 
     python -m benchmarks.recall [--data FILE …] [--embedder wordllama|minilm|none|hash|MODULE:NAME]
         [--limit N] [--facts FILE] [--json OUT] [--check]
+    python -m benchmarks.recall --plots docs/evidence/plots
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
 ``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``; or a published set as it
@@ -24,9 +25,9 @@ With ``--facts``, extraction is switched on, and the file stands for the chat mo
 
 Recall@k is the share of a question's evidence turns among the first k; hit@k says whether any of
 them is; MRR goes by the first of them within 20. Intervals of 95 % are of a bootstrap over
-conversations. The environment sets what is to be tried
-(``REMORA_RECALL__DEPTH=200``). If the file is not there, the exit code is 77, which most test
-harnesses count as skipped.
+conversations. The environment sets what is to be tried (``REMORA_RECALL__DEPTH=200``). The second
+line draws docs/evidence/data/recall.json. If the file is not there, the exit code is 77, which most
+test harnesses count as skipped.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from benchmarks.recall_contexts import (
 )
 from benchmarks.recall_data import Answer, Place, Question, Rows, read_questions, read_unanswerable
 from benchmarks.recall_facts import GivenFacts, place_of
+from benchmarks.recall_plots import draw_plots, missing
 from benchmarks.recall_readers import is_published, read_published
 from benchmarks.reference import Reference
 from benchmarks.speed.bars import read_bars
@@ -411,7 +413,19 @@ def main() -> None:
         action="store_true",
         help="exit with 1 if a bar of benchmarks/bars.toml is missed",
     )
+    parser.add_argument(
+        "--plots",
+        type=Path,
+        metavar="DIR",
+        help="measure nothing; draw the pictures of docs/evidence/recall.md (SVG; needs "
+        "remora[plots])",
+    )
     options = parser.parse_args()
+    if options.plots:
+        if hint := missing():
+            parser.error(hint)
+        draw_plots(options.plots)
+        return
     # each load is told of a summarizer that it does not use
     logging.getLogger("remora").setLevel(logging.ERROR)
     every = [found for path in options.data if (found := measure_set(path, options)) is not None]

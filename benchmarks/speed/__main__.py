@@ -3,12 +3,13 @@
     python -m benchmarks.speed                everything; three repeats take about an hour
     python -m benchmarks.speed --smoke        remora and the limits, small, under a minute
     python -m benchmarks.speed --claims append,turn --peers redis --repeat 5
-    python -m benchmarks.speed --json docs/evidence/speed.json \
+    python -m benchmarks.speed --json docs/evidence/data/speed.json \
         --table docs/evidence/speed.md --plots docs/evidence/plots
-    python -m benchmarks.speed --check docs/evidence/speed.json
+    python -m benchmarks.speed --check docs/evidence/data/speed.json
     python -m benchmarks.speed --claims append --json new.json
-    python -m benchmarks.speed --render docs/evidence/speed.json new.json \
-        --json docs/evidence/speed.json --table docs/evidence/speed.md --plots docs/evidence/plots
+    python -m benchmarks.speed --render docs/evidence/data/speed.json new.json \
+        --json docs/evidence/data/speed.json --table docs/evidence/speed.md \
+        --plots docs/evidence/plots
 
 The fifth says which bars of benchmarks/bars.toml the figures meet, and exits with 1 if one is
 missed. The last two measure one claim of the page again: a case is that of the last run that

@@ -16,8 +16,8 @@ from benchmarks.speed.results import spread
 __all__ = ["drawn", "missing"]
 
 _UNITS = {"per_s": "per second", "_us": "µs", "_ms": "ms", "_s": "s"}
-_COUNTS = ("rows_per_commit", "sessions_done", "errors", "lost", "cpu_us_per")
-"""Figures that explain others, and are not drawn."""
+_DRAWN = frozenset(("per_s", "p99_ms", "p50_us"))
+"""Figures with a picture."""
 
 
 def missing() -> str:
@@ -101,7 +101,7 @@ def curves(
         for contestant, figures in contestants.items():
             for figure, values in figures.items():
                 middle = spread(values)
-                if figure not in _COUNTS and x > 0 and middle and middle.median > 0:
+                if figure in _DRAWN and x > 0 and middle and middle.median > 0:
                     found.setdefault((figure, axis), {}).setdefault(contestant, []).append(
                         (x, middle.median)
                     )

@@ -13,39 +13,53 @@ __all__ = ["case_text", "figure_text", "rendered", "spread_text"]
 _ABOUT = """\
 # Speed
 
-remora beside what one would use instead. *remora* is `Runtime(directory)` with no configuration: it
-counts tokens, summarizes, and indexes into long-term memory. *remora-bare* does neither of the
-last two, as the others here. A name that begins with *limit* is no library: it is the least that
-the machine needs for the work.
+This page compares remora with other libraries and with the limits of the machine. *remora* is
+`Runtime(directory)` without configuration. It counts tokens, summarizes, and indexes into long-term
+memory. *remora-bare* neither summarizes nor indexes, and neither do the others here. *limit* is the
+least that the machine needs for the work.
 
-Every measurement ran in a process of its own, contestants in turn, their order rotated by repeat.
-Figures are medians over the repeats, with the least and the most in brackets. *remora ÷ this* is
-the ratio of the rate, or of the first figure where there is none, taken within each repeat, and
-then the median of those: on a shared machine only measurements of one repeat compare. A time, or
-bytes, of which remora has more give more than 1.
+Every measurement ran in a process of its own, and contestants took turns. Figures are medians.
+*remora ÷ this* is the ratio of the rates, or of the first figures where there is no rate. It is
+taken within each repeat, since a shared machine changes between repeats. Its least and most stand
+in brackets.
 
 """
-_COLUMNS = {
-    "settled_cpu_us_per, apart_cpu_us_per": (
-        "microseconds of processor time an operation, until nothing is left to do: of the server's "
-        "process, and of the process that computes for it; the cost is their sum"
-    ),
-    "per_s, p50_ms, p99_ms": "operations a second, and how long one takes",
-    "cpu_us_per": (
-        "microseconds of processor time of the server's process an operation, while they are "
-        "measured"
-    ),
-    "lag_p99_ms": "how late a task wakes that sleeps 1 ms: how long the event loop does not turn",
-    "rows_per_commit": "appends that share a commit",
-    "rss_mb": "the most memory of the server's process",
-    "behind_s": "how long background work goes on after the last operation",
-    "each_us": "the time of all at once, divided by their number",
-}
 _MEASURED = """\
 ## How it was measured
 
-`python -m benchmarks.speed` measures this and writes the page; `--help` says how to measure a part.
+`python -m benchmarks.speed` measures this and writes the page. [speed.json](data/speed.json) has
+every repeat, all other figures, versions, and the machine's speed and load in each run.
 """
+_IN_DATA = frozenset(
+    (
+        "append_p50_ms",
+        "append_unfolded_p50_ms",
+        "append_unfolded_p99_ms",
+        "bare_ms",
+        "bytes_kept_by_allocators",
+        "cpu_us_per",
+        "disk_mb",
+        "each_us",
+        "first_per_s",
+        "jobs_s",
+        "lag_p99_ms",
+        "load_p50_ms",
+        "load_unfolded_p50_ms",
+        "load_unfolded_p99_ms",
+        "objects_passivated",
+        "of_allowance",
+        "open_with_jobs_s",
+        "over_bare_ms",
+        "p50_ms",
+        "resident_mb",
+        "rows_per_commit",
+        "rss_mb",
+        "sessions_s",
+        "steady_per_s",
+        "summaries",
+    )
+)
+"""Figures that explain others; the page leaves them to its data."""
 
 
 _NOTHING = 0.0005  # of what is counted in seconds, or in milliseconds
@@ -57,7 +71,7 @@ def figure_text(name: str, value: float) -> str:
     if abs(value) < _NOTHING:
         return "0"
     if name.startswith("bytes") or name.endswith("per_s") or abs(value) >= 1_000:
-        return f"{value:,.0f}".replace(",", " ") if abs(value) >= 10 else f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.3g}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -74,9 +88,7 @@ def rendered(
         plots: addresses of pictures by claim.
     """
     shown = {name: claim for name, claim in claims.items() if name in results["claims"]}
-    lines = [_ABOUT.strip(), "", "| column | what it is |", "|---|---|"]
-    lines += [f"| {names} | {what} |" for names, what in _COLUMNS.items()]
-    lines.append("")
+    lines = [_ABOUT.strip(), ""]
     for name, claim in shown.items():
         cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         lines += [f"## {claim.TITLE}", "", claim.WORK, ""]
@@ -85,11 +97,11 @@ def rendered(
         lines += [*_contestants(claim, cases, results["failures"].get(name, {}), sizes), ""]
         if faster := [*_faster(claim, cases, sizes)]:
             lines += [*faster, ""]
-    lines += [_MEASURED]
-    for number, run in enumerate(results["runs"], start=1):
-        facts = (f"{name} {value}" for name, value in run.items() if isinstance(value, str | int))
-        lines.append(f"- run {number}: {'; '.join(facts)}")
-    return "\n".join([*lines, f"- versions: {_versions(results['runs'])}"]) + "\n"
+    lines += [_MEASURED, "| date | command |", "|---|---|"]
+    lines += [f"| {run['date']} | {run.get('command', '')} |" for run in results["runs"]]
+    if machines := dict.fromkeys(run["machine"] for run in results["runs"] if "machine" in run):
+        lines += ["", f"Machine: {'; '.join(machines)}."]
+    return "\n".join(lines) + "\n"
 
 
 def _faster(claim: Claim, cases: Figures, sizes: Mapping[str, Any]) -> Iterator[str]:
@@ -125,22 +137,13 @@ def _paired(
     return spread(ratios(ours.get(figure, []), theirs[figure]))
 
 
-def _versions(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Each distribution's versions, most often one."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        for name, version in run["versions"].items():
-            found.setdefault(name, []).append(version)
-    return ", ".join(f"{one} {' and '.join(dict.fromkeys(found[one]))}" for one in sorted(found))
-
-
 def case_text(name: str, sizes: Mapping[str, float]) -> str:
     """A case's name; one that is a bare number says of what."""
     if not name.isdecimal():
         return name
     of = next(iter(sizes), "")
     of = of.removesuffix("s") if int(name) == 1 else of
-    return f"{int(name):,} {of}".replace(",", " ").strip()
+    return f"{int(name):,} {of}".strip()
 
 
 def spread_text(name: str, found: Spread | None) -> str:
@@ -151,8 +154,13 @@ def spread_text(name: str, found: Spread | None) -> str:
     return (
         text
         if found.count == 1
-        else f"{text} ({figure_text(name, found.least)} to {figure_text(name, found.most)})"
+        else f"{text} ({figure_text(name, found.least)}-{figure_text(name, found.most)})"
     )
+
+
+def _median(name: str, values: Sequence[float | None]) -> str:
+    found = spread(values)
+    return figure_text(name, found.median) if found else "-"
 
 
 def _contestants(
@@ -161,7 +169,11 @@ def _contestants(
     """A table: a row per case and contestant, a column per figure that any of them has."""
     names = list(
         dict.fromkeys(
-            figure for case in cases.values() for found in case.values() for figure in found
+            figure
+            for case in cases.values()
+            for found in case.values()
+            for figure in found
+            if figure not in _IN_DATA
         )
     )
     labels = {case: case_text(case, sizes.get(case, {})) for case in cases}
@@ -174,10 +186,7 @@ def _contestants(
         for contestant in _ordered(claim, {*contestants, *failures.get(case, {})}):
             found = contestants.get(contestant, {})
             paired = None if contestant == "remora" else _paired(ours, found)
-            cells = [
-                spread_text(name, spread(found.get(name, []))) if name in found else ""
-                for name in names
-            ]
+            cells = [_median(name, found[name]) if name in found else "" for name in names]
             words = failures.get(case, {}).get(contestant)
             cells.append(spread_text("", paired) if paired else "")
             if words:

@@ -24,7 +24,7 @@ Of the first, the newest of statements about one matter comes first.
 A vector list that does not agree with the text lists loses weight: an embedder that is broken, or
 made for another language, would otherwise push good messages down. Reciprocal rank fusion,
 LanceDB's default, was worse than the better of its own lists on every set; preferring recent
-messages hurt at every weight. docs/evidence/benchmarks.md has what else was tried.
+messages hurt at every weight. benchmarks/NOTES.md has what else was tried.
 
 A ranking is computed on columns (`Traits`), so a user whose rows are in memory is ranked without a
 look at any row, and by the same code as what a store found.

@@ -8,7 +8,7 @@ Every thread that computes in Python is one more for which the event loop and th
 wait when they need the interpreter, and an append needs it fifteen times. So what background jobs
 compute runs in one thread at a time, however many jobs there are. With 16 sessions that append all
 the time, and a job for each, appends were twice as many and their p99 a quarter; the jobs alone
-took 0.7 of the time (docs/evidence/benchmarks.md).
+took 0.7 of the time (benchmarks/NOTES.md).
 """
 
 from __future__ import annotations

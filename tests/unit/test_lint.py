@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tools.figures import differences, written
+from tools.figures import figures as measured
 from tools.lint.code import errors, private_parts
-from tools.lint.documents import examples, installs, links, listings
+from tools.lint.documents import examples, figures, installs, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
 from tools.lint.source import Source, sources
@@ -92,6 +94,21 @@ def test_pages_install_from_the_clone() -> None:
     )
     assert len(list(installs([by_name]))) == 2
     assert not list(installs([Source("docs/a.md", 'pip install "./remora[serve]" uvicorn')]))
+
+
+def test_a_stale_figure_is_seen() -> None:
+    """A measured figure of a page is the one of its data file, and its text is shown."""
+    assert list(figures(sources())) == []
+    for text, complaint in (
+        ("stored <!--figure:benchmarks.overload.sent-->7<!--/-->", "says 7, the data 107,989"),
+        ("<!--figure:benchmarks.nothing-->7<!--/-->", "no data file has this figure"),
+        ("- <!--figure:benchmarks.overload.sent-->107,989<!--/-->", "begins a line"),
+    ):
+        found = list(figures([Source("docs/a.md", text)]))
+        assert any(complaint in line for line in found), found
+    stale = "a <!--figure:speed.sustained.256.remora.per_s-->1<!--/-->."
+    known = measured()
+    assert list(differences(written(stale, known), known)) == []
 
 
 def test_guides_are_whole() -> None:

@@ -202,20 +202,17 @@ def test_figures_keep_their_repeat() -> None:
 
 
 def test_the_page() -> None:
-    """S4.31: medians with their range, paired ratios, and why there is no figure; plots first, and
+    """S4.31: medians, paired ratios with their range, and why there is no figure; plots first, and
     no bars: they are no reader's business.
     """
     page = rendered(results(), {"load": claim("load")}, {"load": ["plots/load.svg"]})
-    assert "| 64 messages | remora | 120 (100 to 300) |  |" in page
-    assert (
-        "| 64 messages | limit | 15 (10 to 20) | 8 (6 to 10) (1 failed: OSError: disk \\| full) |"
-        in page
-    )
+    assert "| 64 messages | remora | 120 |  |" in page
+    assert "| 64 messages | limit | 15 | 8 (6-10) (1 failed: OSError: disk \\| full) |" in page
     assert "| 64 messages | redis | skipped: no redis-server on the path |" in page
     assert page.index("![Load a context](plots/load.svg)") < page.index("| 64 messages |")
     assert "missed" not in page
-    for fact in ("- run 1: date today; machine a machine", "remora 1"):
-        assert fact in page
+    assert "| today |" in page
+    assert "Machine: a machine." in page
 
 
 def test_who_is_faster() -> None:
@@ -235,7 +232,7 @@ def test_who_is_faster() -> None:
     page = rendered(found, {name: claim(name) for name in ("append", "load")})
     why = claim("append").FASTER["openai_agents"]
     assert f"- *openai_agents* is faster, 1.33 times at 16 sessions: {why}." in page
-    assert "- *redis* is faster, 3 times at 2 000" in page
+    assert "- *redis* is faster, 3 times at 2,000" in page
     assert "- *limit*" not in page
     assert "- *langgraph_store*" not in page
 
@@ -252,9 +249,8 @@ def test_bars_are_checked() -> None:
 
 def test_every_row_has_its_columns() -> None:
     """S4.31: the page's tables are whole, whatever failed."""
-    for line in (
-        rendered(results(), {"load": claim("load")}).split("## Load a context")[1].splitlines()
-    ):
+    page = rendered(results(), {"load": claim("load")})
+    for line in page.split("## ")[1].splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) == 5, line
 
@@ -265,10 +261,10 @@ def test_texts_of_figures() -> None:
         "0.0123",
         "1.23",
         "123",
-        "12 346",
+        "12,346",
     ]
-    assert figure_text("per_s", 1234567.8) == "1 234 568"
-    assert case_text("2000", {"sessions": 2_000}) == "2 000 sessions"
+    assert figure_text("per_s", 1234567.8) == "1,234,568"
+    assert case_text("2000", {"sessions": 2_000}) == "2,000 sessions"
     assert case_text("idle", {"sessions": 1}) == "idle"
 
 

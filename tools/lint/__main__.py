@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from tools.lint.code import errors, loggers, private_parts, separation
-from tools.lint.documents import examples, installs, links, listings
+from tools.lint.documents import examples, figures, installs, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
 from tools.lint.source import Rule, sources
@@ -21,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     docstrings,
     errors,
     examples,
+    figures,
     installs,
     lancedb,
     links,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from tools.figures import differences
+from tools.figures import figures as measured
 from tools.lint.source import ROOT, Source
 
-__all__ = ["examples", "installs", "links", "listings"]
+__all__ = ["examples", "figures", "installs", "links", "listings"]
 
 GUIDES = {
     "docs/how-to/cookbook.md",
@@ -55,6 +57,16 @@ def examples(files: Sequence[Source]) -> Iterator[str]:
             named = len(re.findall(r" -->\n *```python$", file.text, re.MULTILINE))
             if not every or named != every:
                 yield f"{file.name}: {every - named} of {every} blocks of Python name no example"
+
+
+def figures(files: Sequence[Source]) -> Iterator[str]:
+    """A figure that names its measurement is the one in docs/evidence/data."""
+    known = measured()
+    for file in files:
+        if file.name.endswith(".md"):
+            yield from (f"{file.name}: {line}" for line in differences(file.text, known))
+            for found in re.finditer(r"^[ >*-]*<!--figure:\S+", file.text, re.MULTILINE):
+                yield f"{file.name}: {found[0].strip()} begins a line: Markdown then shows no text"
 
 
 def installs(files: Sequence[Source]) -> Iterator[str]:

@@ -34,12 +34,8 @@ from remora.storage.rows import SEQ_BITS
 NAME = "activation"
 TITLE = "Activation"
 WORK = (
-    "The first load of, or append to, a passivated session of 50 messages of 300 bytes, one at a "
-    "time, and 256 at once; the "
-    "journal is in the page cache. *limit* is the bare `SELECT` of its rows by `sqlite3` (for "
-    "append the `INSERT` and its "
-    "commit, too), *limit-aiosqlite* the same through aiosqlite's thread. *remora-bare* has no "
-    "long-term memory; that of *remora* has all messages before."
+    "The first load of a passivated session of 50 messages, or the first append to it. *limit* is "
+    "the bare `SELECT` of its rows, and for append the `INSERT` and its commit."
 )
 CONTESTANTS = ("remora", "remora-bare", "limit", "limit-aiosqlite")
 FASTER = {"remora-bare": "it has no long-term memory"}

@@ -56,21 +56,20 @@ FASTER = {
     "remora-heuristic": "it takes a quarter of the length for a text's tokens",
     "remora-folds": "it has no long-term memory",
     "prototype": (
-        "it has dicts and one writer: no bounds, deadlines, ids, quotas or summaries, nothing that "
-        "tells whether a failed commit was stored, and no file that another program may open"
+        "it has no bounds, deadlines, ids, quotas or summaries, and does not tell whether a failed "
+        "commit was stored"
     ),
     "dict-sqlite": (
         "it commits on the event loop, and nobody else has it until then: see its lag_p99_ms"
     ),
     "dict-sqlite-normal": "it does not sync",
-    "openai_agents": "it stores a row: it counts no tokens and keeps no buffer",
+    "openai_agents": "it counts no tokens and keeps no buffer",
     "langgraph": "it stores a state: it counts no tokens",
     "llama_index": "it keeps a list in memory, and writes it behind the caller",
     "adk": "it stores a row, and counts no tokens",
     "mem0": "it stores a row, and counts no tokens",
     "langgraph_store": (
-        "it puts a row into a table: it counts no tokens, keeps no order within a session, and has "
-        "neither a buffer nor a budget"
+        "it counts no tokens, keeps no order within a session, and has neither buffer nor budget"
     ),
     "redis": "the server is a program in C with the data in memory, on a core of its own",
     "redis-everysec": "it syncs once a second",

@@ -38,13 +38,8 @@ from remora.storage.sqlite.journal import SqliteJournal
 NAME = "memory"
 TITLE = "Memory of a session"
 WORK = (
-    "Resident bytes that a live, idle session of 20 messages of 300 bytes adds, and what is left "
-    "of it once all are passivated; "
-    "SQLite's page caches, which are bounded and no session's, are held at 1 MB. *limit* is the "
-    "bytes of the encoded messages; "
-    "`of_allowance` is the live bytes by twice that and 2 kB. Passivated: by how much memory "
-    "grows, with as many others live, while sessions come and go; of *remora-bare*, which has no "
-    "long-term memory: in the default install sessions are indexed before they leave memory."
+    "Resident bytes that a live, idle session of 20 messages of 300 bytes adds, and the bytes that "
+    "remain after passivation. *limit* is the bytes of the encoded messages."
 )
 CONTESTANTS = ("remora", "remora-bare", "limit")
 FASTER = {"remora-bare": "it has no long-term memory"}

@@ -27,11 +27,9 @@ from remora import Config, Runtime
 NAME = "recall"
 TITLE = "Warm recall"
 WORK = (
-    "A question that was not asked before, of a user with so many messages, which are in memory: "
-    "it is embedded, the messages are searched by words and by meaning, and the best 16 are "
-    "returned; `cpu_us` is the processor time of all that. `after_append` is how many times as "
-    "much it takes when a message was appended before each question. And contexts with such "
-    "questions a second, 32 callers at a time, each of a user with 200 messages."
+    "Each question is new, and the user's messages are in memory. `after_append` is the factor by "
+    "which `cpu_us` grows if a message was appended before each question. *contexts* are loads by "
+    "32 callers, each of a user with 200 messages."
 )
 CONTESTANTS = ("remora",)
 FASTER: dict[str, str] = {}

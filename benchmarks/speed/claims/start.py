@@ -35,10 +35,9 @@ from remora.models.ports import Line
 NAME = "start"
 TITLE = "Import and start"
 WORK = (
-    "`import remora` in a new interpreter, and the same interpreter with nothing to do (*limit*); "
-    "in new processes, `async with Runtime(…)` on a directory of 1 GB: at its default, without "
-    "long-term memory, and with 1 000 compactions left by the last run; and how many of 64 "
-    "sessions' appends the first second takes, divided by a later one's."
+    "`import remora` in a new interpreter, and a bare interpreter (*limit*). `Runtime(…)` opens a "
+    "directory of 1 GB. `of_steady` compares the appends of the first second with those of a later "
+    "one, with 64 sessions."
 )
 CONTESTANTS = ("remora", "remora-bare", "limit")
 FASTER = {"remora-bare": "it opens no long-term memory"}

@@ -13,17 +13,12 @@ from benchmarks.speed.closed_loop import measured, ran
 NAME = "sustained"
 TITLE = "Durable appends"
 WORK = (
-    "So many sessions, each with one caller that appends a message of 300 bytes, waits until it is "
-    "on the disk, and appends the next, for fifteen seconds. *remora* is the default install: it "
-    "counts tokens, summarizes, and indexes into long-term memory; *remora-bare* counts alone. "
-    "`settled_cpu_us_per` is the processor time of the server's process for each append, from the "
-    "first of all until nothing is left to do in the background, and `apart_cpu_us_per` that of "
-    "the process that computes for it. Rates and times are of the last five seconds, in which all "
-    "of the background is at work. Callers who append again as soon as they are answered send more "
-    "than two cores can summarize and index: `behind_s` is how long that goes on after the last of "
-    "them. *openai_agents* and *langgraph_store* count no tokens and do neither; *prototype* is "
-    "a hundred lines of asyncio with dicts and a thread that commits what waits; *dict-sqlite* "
-    "has a dict and commits where it is."
+    "Each session has one caller, who appends a message of 300 bytes, waits until it is on the "
+    "disk, and appends the next, for fifteen seconds. Figures are of the last five. "
+    "`settled_cpu_us_per` is the processor time of an append with its background work, and "
+    "`apart_cpu_us_per` is the part of a second process. Background work goes on for `behind_s` "
+    "after the last append. *prototype* is a hundred lines of asyncio: dicts, and a thread that "
+    "commits."
 )
 CONTESTANTS = (
     "remora",

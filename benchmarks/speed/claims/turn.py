@@ -14,15 +14,9 @@ from benchmarks.speed.stores.store import Store
 NAME = "turn"
 TITLE = "Turns"
 WORK = (
-    "So many sessions, each with one caller that appends the user's message, loads the newest "
-    "messages within 4 000 tokens, "
-    "appends the assistant's, and begins again; messages of 300 bytes, 64 of them there before, "
-    "which just exceed the budget. "
-    "Contestants as with appends; *limit-dict* is dicts and a token counter, with nothing on "
-    "disk. Where a library knows no "
-    "budget, its newest 150 messages are asked for and counted from the newest until the budget "
-    "is full; *langgraph*'s turn is "
-    "one `ainvoke`."
+    "Each session has one caller, who appends a user's message, loads the newest messages within "
+    "4,000 tokens, and appends the assistant's. A session begins with 64 messages of 300 bytes. "
+    "From a library without a budget, the newest 150 messages are read and counted."
 )
 LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
 CONTESTANTS = (

@@ -5,7 +5,7 @@ LanceDB's full-text index does (runs of letters and digits, lower case, accents 
 and words of more than 40 letters left out, English stems), so that a user who outgrows memory is
 searched in the same way. Only the weight of a word differs: here it is rare among the user's own
 rows, there among the shard's. Its `b` is 0.5 and not 0.75, because a neighbourhood is long or short
-for reasons that have nothing to do with the content; docs/evidence/benchmarks.md has the figures.
+for reasons that have nothing to do with the content; benchmarks/NOTES.md has the figures.
 `BUFFER` searches the messages of a buffer by the words as they stand.
 
 Building an index takes 20 µs for a row of a conversation.
