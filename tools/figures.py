@@ -40,7 +40,7 @@ def figures(data: Path = ROOT / "docs" / "evidence" / "data") -> dict[str, str]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if "claims" in content:
             found.update(_medians(file.stem, content["claims"]))
-        else:
+        elif "figures" in content:
             for id_, figure in content["figures"].items():
                 run = content["runs"].get(figure["run"], {})
                 if not run.keys() >= _RUN:

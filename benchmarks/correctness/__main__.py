@@ -1,7 +1,8 @@
 """The same programs against remora and its peers, each in its own environment.
 
     python -m benchmarks.correctness [--peers a,b] [--claims x,y] [--venvs DIR] [--repeat N]
-        [--json FILE] [--table FILE]
+        [--json FILE] [--data docs/evidence/data/correctness.json]
+        [--table docs/evidence/correctness.md]
 
 The first run makes the environments with pip. Later runs need no network.
 """
@@ -24,7 +25,7 @@ from typing import Any
 from benchmarks.correctness.claims import claims
 from benchmarks.correctness.peers import PEERS, Peer
 from benchmarks.correctness.programs import FULL, PROGRAMS, SMALL
-from benchmarks.correctness.table import rendered
+from benchmarks.correctness.table import rendered, tabled
 from benchmarks.peers.environments import python_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,21 +130,31 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="a few messages of each, to see that it works"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--table", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="write each row in words there (JSON)"
+    )
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the page there")
     parser.add_argument(
         "--render",
         type=Path,
         metavar="FILE",
-        help="run nothing; make the table from this --json FILE",
+        help="run nothing; make the page from this --json or --data FILE",
     )
     options = parser.parse_args()
     results = json.loads(options.render.read_text()) if options.render else measured(options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    page = rendered(
-        results, PEERS, claims(SMALL if results["about"].get("sizes") == "small" else FULL)
+    table = (
+        results
+        if "programs" in results
+        else tabled(
+            results, PEERS, claims(SMALL if results["about"].get("sizes") == "small" else FULL)
+        )
     )
+    if options.data:
+        options.data.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+    page = rendered(table)
     if options.table:
         options.table.write_text(page)
     else:

@@ -17,7 +17,7 @@ from benchmarks.correctness.peers import PEERS
 from benchmarks.correctness.programs import PROGRAMS, SMALL, Bench
 from benchmarks.correctness.protocol import Setting, Subject
 from benchmarks.correctness.subjects import remora as remora_subject
-from benchmarks.correctness.table import rendered
+from benchmarks.correctness.table import rendered, tabled
 from tests.programs import run_program
 
 # Programs look at files and at /proc on the event loop: nobody else is there to be kept waiting.
@@ -200,14 +200,20 @@ def run_of(**figures: Any) -> dict[str, Any]:
     return {"figures": figures}
 
 
-def table_of(program: str, *runs: dict[str, Any], name: str = "llama_index_file") -> str:
+def table_of(program: str, *runs: dict[str, Any]) -> dict[str, Any]:
     subject = {"versions": {"thing": "1.2.3"}, "claims": {program: list(runs)}}
-    return rendered({"about": {"date": "2031-05-06"}, "subjects": {name: subject}}, PEERS, claims())
+    results = {"about": {"date": "2031-05-06"}, "subjects": {"llama_index_file": subject}}
+    return tabled(results, PEERS, claims())
 
 
-def row(page: str, label: str) -> str:
-    (line,) = [line for line in page.splitlines() if line.startswith(f"| {label} |")]
-    return line.split("|")[2].strip()
+def row(table: dict[str, Any], label: str) -> tuple[str, bool | None]:
+    (cell,) = [
+        row["cells"][0]
+        for program in table["programs"]
+        for row in program["rows"]
+        if row["label"] == label
+    ]
+    return cell["text"], cell["passed"]
 
 
 def keyed(**changes: Any) -> dict[str, Any]:
@@ -219,44 +225,49 @@ async def test_the_table_says_what_it_is_given() -> None:
     was wrong; where there is no figure, a reason stands in the cell, never an empty or a flattering
     one.
     """
-    page = table_of(
+    table = table_of(
         "same_key_twice",
         run_of(**keyed()),
         run_of(**keyed(together=6, **{"restart.errors": "IntegrityError, Busy"})),
         run_of(**keyed(**{"restart.errors": "Busy"})),
     )
-    assert row(page, "sent again") == "**1 copy**"
-    assert row(page, "8 times at once") == "6 to 8 copies"
-    assert row(page, "again after a restart") == "1 copy, raises Busy, IntegrityError"
+    assert row(table, "sent again") == ("1 copy", True)
+    assert row(table, "8 times at once") == ("6 to 8 copies", False)
+    assert row(table, "again after a restart") == ("1 copy, raises Busy, IntegrityError", False)
+    page = rendered(table)
+    assert "| The same request with the same key | 1/3 |" in page
     assert "- date: 2031-05-06" in page
-    assert "(thing 1.2.3)" in page
-    assert "Bold in 1 of 3 rows" in page
+    assert "| thing 1.2.3 | 1/3 |" in page
     figures = {"lost": 42, "kept": 42, "acknowledged": 200, "rejected": 3}
     lost = {f"400.{name}": figure for name, figure in figures.items()}
-    page = table_of("overflow", run_of(**{"4000.lost": 0, "4000.acknowledged": 200}, **lost))
-    assert row(page, "buffer of 4 000 tokens") == "**0 of 200**"
-    assert row(page, "buffer of 400 tokens") == "42 of 200 (all still archived); 3 refused"
+    table = table_of("overflow", run_of(**{"4000.lost": 0, "4000.acknowledged": 200}, **lost))
+    assert row(table, "buffer of 4 000 tokens") == ("0 of 200", True)
+    assert row(table, "buffer of 400 tokens") == (
+        "42 of 200 (all still archived); 3 refused",
+        False,
+    )
 
-    page = table_of("overflow", {"figures": {}, "not applicable": "it has no summarizer"})
-    assert row(page, "buffer of 400 tokens") == "*n/a*: it has no summarizer"
-    assert "Bold in 0 of 0 rows" in page
+    table = table_of("overflow", {"figures": {}, "not applicable": "it has no summarizer"})
+    assert row(table, "buffer of 400 tokens") == ("does not apply: it has no summarizer", None)
+    assert "| thing 1.2.3 | - |" in rendered(table)
+    assert "| **3/3** |" in rendered(table_of("same_key_twice", run_of(**keyed(together=1))))
     again = run_of(**{"again": 2, "again.errors": ""})
-    page = table_of("same_key_twice", {**again, "ended": "did not end within 9 s"})
-    assert row(page, "sent again") == "2 copies"
-    assert row(page, "8 times at once") == "did not end within 9 s"
+    table = table_of("same_key_twice", {**again, "ended": "did not end within 9 s"})
+    assert row(table, "sent again") == ("2 copies", False)
+    assert row(table, "8 times at once") == ("did not end within 9 s", False)
 
 
 @pytest.mark.nightly
 async def test_the_script_runs_a_subject_in_a_child(tmp_path: Path) -> None:
     """S5.06: figures come over a pipe, and the file is written by the script."""
-    figures, table = tmp_path / "figures.json", tmp_path / "table.md"
+    figures, table = tmp_path / "figures.json", tmp_path / "table.json"
     script = "benchmarks.correctness"
     words = [script, "--peers", "remora", "--claims", "same_key_twice", "--small"]
-    done = run_program(*words, "--json", figures, "--table", table)
+    done = run_program(*words, "--json", figures, "--data", table)
     assert "same_key_twice 1/1: ok" in done.stderr
     (run,) = json.loads(figures.read_text())["subjects"]["remora"]["claims"]["same_key_twice"]
     assert [run["figures"][case] for case in ("again", "together", "restart")] == [1, 1, 1]
-    assert row(table.read_text(), "8 times at once") == "**1 copy**"
+    assert row(json.loads(table.read_text()), "8 times at once") == ("1 copy", True)
 
 
 async def test_the_script_refuses_an_unknown_peer() -> None:
