@@ -1,6 +1,6 @@
-"""Keeps docs/evidence/checklist.md true: which tests prove which line; each has one.
+"""Say which tests prove which line of docs/evidence/data/checklist.toml; each has one.
 
-    python3 tools/checklist.py                       write the column of tests
+    python3 tools/checklist.py [ID …]                print the lines, each with its tests
     python3 tools/checklist.py --check               print what is wrong; exit with 1 if anything is
     python3 tools/checklist.py --check --junit FILE  also each line without a test that passed there
 
@@ -15,24 +15,21 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 import xml.etree.ElementTree as ET
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["COUNTS", "Proof", "main", "passed", "problems", "proofs", "written"]
+__all__ = ["COUNTS", "FILE", "Proof", "main", "passed", "problems", "proofs"]
 
 COUNTS = {"G": 13, "S0": 31, "S1": 27, "S2": 34, "S3": 32, "S4": 44, "S5": 6}
 """How many lines each section has, so that a lost one is noticed."""
 PROVED = ("S0", "S1", "S2", "S3", "S4")
 """Sections of which each line must have a test."""
-SHOWN = 3
+FILE = Path("docs", "evidence", "data", "checklist.toml")
 
 _ID = re.compile(r"\b(?:S[0-5]\.\d\d|G\d+)\b")
-_ROW = re.compile(
-    r"^\| *(?P<id>S[0-5]\.\d\d|G\d+) *\| *(?P<what>.*?) *\|(?P<tests>[^|]*)\|$", re.MULTILINE
-)
 
 
 class Proof(NamedTuple):
@@ -122,57 +119,37 @@ def passed(junit: Path) -> set[str]:
     return names
 
 
-# -- what the document says ------------------------------------------------------------------------
-
-
-def written(text: str, found: Sequence[Proof]) -> str:
-    """The document with its column of tests filled in."""
-    by_id: dict[str, list[str]] = {}
-    for proof in found:
-        for id_ in proof.ids:
-            by_id.setdefault(id_, []).append(proof.node)
-
-    def row(line: re.Match[str]) -> str:
-        nodes = by_id.get(line["id"], [])
-        more = f" +{len(nodes) - SHOWN}" if len(nodes) > SHOWN else ""
-        tests = ", ".join(f"`{node}`" for node in nodes[:SHOWN]) + more
-        return f"| {line['id']} | {line['what']} | {tests or '—'} |"
-
-    return _ROW.sub(row, text)
+# -- what the file says ----------------------------------------------------------------------------
 
 
 def problems(
-    text: str,
+    lines: Mapping[str, str],
     found: Sequence[Proof],
     *,
     counts: Mapping[str, int] = COUNTS,
     succeeded: set[str] | None = None,
 ) -> list[str]:
-    """What is wrong with the document, a line each.
+    """What is wrong with the checklist, a line each.
 
     With `succeeded`, also whose tests did not pass.
 
     Args:
-        text: the document.
+        lines: what each id says.
         found: see `proofs`.
         counts: how many lines each section must have.
         succeeded: see `passed`; None if no run is to be judged.
     """
-    rows = Counter(line["id"] for line in _ROW.finditer(text))
     expected = [
         f"{s}{n}" if s == "G" else f"{s}.{n:02}"
         for s, count in counts.items()
         for n in range(1, count + 1)
     ]
-    wrong = [f"{id_}: the document has no such line" for id_ in expected if id_ not in rows]
+    wrong = [f"{id_}: the file has no such line" for id_ in expected if id_ not in lines]
     wrong += [
-        f"{id_}: the document has it {times} times" for id_, times in rows.items() if times > 1
-    ]
-    wrong += [
-        f"{id_}: no such id is known to tools/checklist.py" for id_ in rows if id_ not in expected
+        f"{id_}: no such id is known to tools/checklist.py" for id_ in lines if id_ not in expected
     ]
     for id_ in expected:
-        if id_ in rows and id_.startswith(PROVED):
+        if id_ in lines and id_.startswith(PROVED):
             provers = [proof for proof in found if id_ in proof.ids]
             if not provers:
                 wrong.append(f"{id_}: no test names it")
@@ -181,12 +158,10 @@ def problems(
                     f"{id_}: none of its tests passed: {', '.join(proof.node for proof in provers)}"
                 )
     wrong += [
-        f"{proof.node}: names {id_}, which the document lacks"
+        f"{proof.node}: names {id_}, which the file lacks"
         for proof in found
-        for id_ in sorted(proof.ids - rows.keys())
+        for id_ in sorted(proof.ids - lines.keys())
     ]
-    if written(text, found) != text:
-        wrong.append("the column of tests is out of date: run python3 tasks.py checklist")
     return wrong
 
 
@@ -196,13 +171,14 @@ def main(
     root: Path | None = None,
     counts: Mapping[str, int] = COUNTS,
 ) -> int:
-    """Write the column, or check; returns the exit code."""
+    """Print the lines and their tests, or check them; returns the exit code."""
     root = root or Path(__file__).resolve().parents[1]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("ids", nargs="*", metavar="ID", help="only these lines")
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit with 1 if anything is wrong"
+        "--check", action="store_true", help="print what is wrong alone; exit with 1 if anything is"
     )
     parser.add_argument(
         "--junit",
@@ -213,18 +189,26 @@ def main(
     options = parser.parse_args(arguments)
     if options.junit and not options.check:
         parser.error("--junit goes with --check")
-    document = root / "docs" / "evidence" / "checklist.md"
-    text, found = document.read_text(encoding="utf-8"), proofs(root)
+    try:
+        lines = tomllib.loads((root / FILE).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as e:
+        print(f"{FILE}: {e}", file=sys.stderr)
+        return 1
+    found = proofs(root)
     if not options.check:
-        document.write_text(written(text, found), encoding="utf-8")
+        for id_ in options.ids or lines:
+            print(f"{id_}  {lines.get(id_, 'there is no such line')}")
+            for proof in found:
+                if id_ in proof.ids:
+                    print(f"    {proof.node}")
         return 0
     wrong = problems(
-        text, found, counts=counts, succeeded=passed(options.junit) if options.junit else None
+        lines, found, counts=counts, succeeded=passed(options.junit) if options.junit else None
     )
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:
-        print(f"docs/evidence/checklist.md: {len(wrong)} wrong", file=sys.stderr)
+        print(f"{FILE}: {len(wrong)} wrong", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The script behind docs/evidence/checklist.md, on a tree made up for it."""
+"""The script behind docs/evidence/data/checklist.toml, on a tree made up for it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tools.checklist import main
+from tools.checklist import FILE, main
 
 COUNTS = {"G": 1, "S0": 3, "S5": 1}
-DOCUMENT = """\
-# A list
-
-| id | what | tests |
-|---|---|---|
-| G1 | a guarantee | — |
-| S0.01 | a first thing, `a \\| b` | — |
-| S0.02 | a second | — |
-| S0.03 | a third | — |
-| S5.01 | needs no test | — |
+LINES = """\
+G1 = "a guarantee"
+"S0.01" = "a first thing"
+"S0.02" = "a second"
+"S0.03" = "a third"
+"S5.01" = "needs no test"
 """
 TESTS = '''\
 import pytest
@@ -66,12 +62,12 @@ def test_last():
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    (tmp_path / "docs" / "evidence").mkdir(parents=True)
-    (tmp_path / "docs" / "evidence" / "checklist.md").write_text(DOCUMENT)
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    (tmp_path / FILE).write_text(LINES)
     (tmp_path / "tests" / "unit").mkdir(parents=True)
     (tmp_path / "tests" / "unit" / "test_it.py").write_text(TESTS)
     (tmp_path / "tests" / "harness.py").write_text('def test_no_test():\n    """S0.88"""\n')
-    assert main([], root=tmp_path, counts=COUNTS) == 0
+    assert main(["--check"], root=tmp_path, counts=COUNTS) == 0
     return tmp_path
 
 
@@ -81,54 +77,43 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_column(tree: Path) -> None:
-    """The column holds the first three tests of a line and how many more there are; writing again
-    changes nothing.
-    """
-    document = tree / "docs" / "evidence" / "checklist.md"
-    first = document.read_text()
-    at = "`tests/unit/test_it.py::"
-    assert (
-        f"| S0.01 | a first thing, `a \\| b` | {at}test_parameters`, {at}test_more`, "
-        f"{at}test_again` +1 |\n" in first
+def test_lines_are_printed(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line with all of its tests, or only the lines that are asked for."""
+    at = "    tests/unit/test_it.py::"
+    assert main(["S0.01", "S0.02", "S0.03"], root=tree, counts=COUNTS) == 0
+    assert capsys.readouterr().out == (
+        f"S0.01  a first thing\n{at}test_parameters\n{at}test_more\n{at}test_again\n{at}test_last\n"
+        f"S0.02  a second\n{at}TestClass\n{at}TestClass::test_inherited\n{at}test_more\n"
+        f"S0.03  a third\n{at}TestMachine\n"
     )
-    assert (
-        f"| S0.02 | a second | {at}TestClass`, {at}TestClass::test_inherited`, {at}test_more` |\n"
-        in first
-    )
-    assert f"| S0.03 | a third | {at}TestMachine` |\n" in first
-    assert f"| G1 | a guarantee | {at}TestClass::test_method` |\n" in first
-    assert "| S5.01 | needs no test | — |\n" in first
     assert main([], root=tree, counts=COUNTS) == 0
-    assert document.read_text() == first
-    assert main(["--check"], root=tree, counts=COUNTS) == 0
+    everything = capsys.readouterr().out
+    assert f"G1  a guarantee\n{at}TestClass::test_method\n" in everything
+    assert "S5.01  needs no test\n" in everything
 
 
 WRONG = [
-    ("tests/unit/test_it.py", "def test_again", "def test_anew", "out of date"),
     ("tests/unit/test_it.py", "S0.03: by a", "by a", "S0.03: no test names it"),
     (
         "tests/unit/test_it.py",
         "S0.01, S0.02",
         "S0.04",
-        "test_more: names S0.04, which the",
+        "test_more: names S0.04, which the file",
     ),
     (
         "tests/unit/test_it.py",
         "S0.01, S0.02",
         "G7",
-        "test_more: names G7, which the",
+        "test_more: names G7, which the file",
     ),
-    ("docs/evidence/checklist.md", "| S5.01 ", "| S5.02 ", "S5.01: the document has no such line"),
-    ("docs/evidence/checklist.md", "| S5.01 ", "| S5.02 ", "S5.02: no such id is known"),
-    ("docs/evidence/checklist.md", "| S0.03 |", "| S0.02 |", "S0.02: the document has it 2 times"),
+    (FILE, '"S5.01"', '"S5.02"', "S5.01: the file has no such line"),
+    (FILE, '"S5.01"', '"S5.02"', "S5.02: no such id is known"),
+    (FILE, '"S0.03"', '"S0.02"', "checklist.toml: Cannot overwrite"),
 ]
 
 
 def test_what_is_wrong_is_listed(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A stale column, a line without a test, an id that is nowhere: each fails the check and is
-    named.
-    """
+    """A line without a test, an id that is nowhere or twice: each fails the check and is named."""
     for file, old, new, complaint in WRONG:
         before = (tree / file).read_text()
         edit(tree / file, old, new)
