@@ -126,7 +126,7 @@ def logged_events() -> dict[str, set[str]]:
 def test_every_event_is_in_the_documents() -> None:
     """Each event is in docs/reference/logging.md, with one meaning."""
     listed = re.findall(
-        r"^\| `(\w+)` \|", (ROOT / "docs" / "reference" / "logging.md").read_text(), re.MULTILINE
+        r"^- `(\w+)`: ", (ROOT / "docs" / "reference" / "logging.md").read_text(), re.MULTILINE
     )
     assert len(listed) == len(set(listed))
     assert set(listed) == set(logged_events())
