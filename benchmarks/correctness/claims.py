@@ -281,7 +281,7 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
         ),
         Claim(
             "deliveries",
-            f"What leaves the buffer goes to long-term memory ({writers * each} messages)",
+            f"Messages that leave the buffer go to long-term memory ({writers * each} messages)",
             (
                 ("1 writer", "one.left", _delivered("one")),
                 (f"{writers} writers", "many.left", _delivered("many")),
@@ -294,8 +294,7 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
         ),
         Claim(
             "summarizer_raises",
-            "The summarizer raises, then works for five more appends; acknowledged messages in "
-            "neither buffer nor summary",
+            "The summarizer fails for a while: acknowledged messages in neither buffer nor summary",
             tuple(
                 (
                     f"during {count} appends, buffer of {_number(limit)} tokens",
@@ -307,9 +306,8 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
         ),
         Claim(
             "overflow",
-            f"{writers} writers, {each} messages each, overflow a session; summarizer "
-            f"{sizes.summary_s * 1_000:.0f} ms; "
-            "acknowledged messages in neither buffer nor summary",
+            f"{writers} writers overflow a session: acknowledged messages in neither buffer nor "
+            "summary",
             tuple(
                 (f"buffer of {_number(limit)} tokens", f"{limit}.lost", _flooded(limit))
                 for limit in sizes.limits
@@ -325,8 +323,7 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
         ),
         Claim(
             "cancelled_append",
-            f"One append of four messages is cancelled, at {sizes.cancels} moments of its way "
-            "(those that it reached)",
+            f"One append of four messages is cancelled, at {sizes.cancels} moments of its way",
             (
                 ("the session was wiped", "reached", _cancelled("wiped")),
                 (

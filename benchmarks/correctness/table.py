@@ -18,8 +18,8 @@ ran against each library, in its own virtual environment, through its documented
 Summarizers and embedders are local, and the same for all. The summarizer forgets nothing, so a
 missing message was lost by the library and not by a model.
 
-A program looks for several faults. A cell has the number of faults that were not found, of those
-that apply; **bold** says that none was found. A dash says that the library has nothing of the kind.
+A program looks for several faults. A cell has the number of faults that were not found, and of all
+that apply. **Bold**: none was found. A dash says that the library has nothing of the kind.
 [correctness.json](data/correctness.json) has each row in words, such as *60 to 61 of 64 lost*.
 """
 _CONFIGURED = """\
@@ -98,7 +98,7 @@ def rendered(table: Mapping[str, Any]) -> str:
         for program in programs
     ]
     if own := [*_missed(table, "remora")]:
-        lines += ["", "What was found in remora:", "", *own]
+        lines += ["", "Found in remora:", "", *own]
     lines += ["", _CONFIGURED]
     every = [row for program in programs for row in program["rows"]]
     for place, subject in enumerate(subjects):
