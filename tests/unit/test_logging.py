@@ -104,29 +104,40 @@ def test_a_host_with_the_standard_library(caplog: pytest.LogCaptureFixture) -> N
 
 
 def logged_events() -> dict[str, set[str]]:
-    """Every event that a module logs, and the modules that do."""
+    """Every event that a module logs, and its levels."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "remora").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             name = ast.unparse(node.func)
-            values: list[ast.expr] = []
-            if re.fullmatch(r"_logger\.(debug|info|warning|error|exception)", name):
-                values = node.args[:1]
+            values: list[tuple[ast.expr, str]] = []
+            if call := re.fullmatch(r"_logger\.(debug|info|warning|error|exception)", name):
+                values = [(node.args[0], call[1].replace("exception", "error"))]
             elif name == "OutageLog":
-                values = [*node.args[1:2], *(one.value for one in node.keywords)]
-            for value in values:
+                words = {one.arg: one.value for one in node.keywords}
+                level = ast.literal_eval(words.get("level", ast.Constant("error")))
+                values = [(one, level) for one in node.args[1:2]] + [(words["ended"], "info")]
+            for value, level in values:
                 for one in ast.walk(value):
                     if isinstance(one, ast.Constant) and re.fullmatch(r"\w+_\w+", str(one.value)):
-                        found.setdefault(str(one.value), set()).add(path.name)
+                        found.setdefault(str(one.value), set()).add(level)
     return found
 
 
+LEVELS = {"Errors": "error", "Warnings": "warning", "Information": "info", "Debugging": "debug"}
+"""Of an event, by its heading in docs/reference/logging.md."""
+
+
 def test_every_event_is_in_the_documents() -> None:
-    """Each event is in docs/reference/logging.md, with one meaning."""
-    listed = re.findall(
-        r"^- `(\w+)`: ", (ROOT / "docs" / "reference" / "logging.md").read_text(), re.MULTILINE
-    )
+    """Each event is in docs/reference/logging.md once, under a level that it has."""
+    page = (ROOT / "docs" / "reference" / "logging.md").read_text()
+    events = logged_events()
+    listed = []
+    for title, level in LEVELS.items():
+        section = page.split(f"### {title}\n")[1].split("\n### ")[0]
+        for event in re.findall(r"^- `(\w+)`: ", section, re.MULTILINE):
+            listed.append(event)
+            assert level in events.get(event, ()), f"{event} is not logged as {level}"
     assert len(listed) == len(set(listed))
-    assert set(listed) == set(logged_events())
+    assert set(listed) == set(events)
