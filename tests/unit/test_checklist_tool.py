@@ -92,7 +92,7 @@ def test_lines_are_printed(tree: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "S5.01  needs no test\n" in everything
 
 
-WRONG = [
+WRONG: list[tuple[str | Path, str, str, str]] = [
     ("tests/unit/test_it.py", "S0.03: by a", "by a", "S0.03: no test names it"),
     (
         "tests/unit/test_it.py",
