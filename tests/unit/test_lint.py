@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tools.figures import differences, written
@@ -109,6 +112,18 @@ def test_a_stale_figure_is_seen() -> None:
     stale = "a <!--figure:speed.sustained.256.remora.per_s-->1<!--/-->."
     known = measured()
     assert list(differences(written(stale, known), known)) == []
+
+
+def test_a_figure_has_a_run(tmp_path: Path) -> None:
+    """Nobody can repeat a measurement whose command is unknown."""
+    figure = {"value": 7, "unit": "ms", "run": "load"}
+    run = {"command": "python -m benchmarks.load", "date": "2026-11-30", "machine": "a machine"}
+    file = tmp_path / "page.json"
+    file.write_text(json.dumps({"runs": {"load": run}, "figures": {"load.ms": figure}}))
+    assert measured(tmp_path) == {"page.load.ms": "7"}
+    file.write_text(json.dumps({"runs": {}, "figures": {"load.ms": figure}}))
+    with pytest.raises(ValueError, match=r"page.json: load.ms: its run lacks command"):
+        measured(tmp_path)
 
 
 def test_guides_are_whole() -> None:
