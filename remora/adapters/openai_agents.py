@@ -10,7 +10,7 @@ chat API wants them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, cast
@@ -25,9 +25,9 @@ from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
-from remora.errors import InvalidInput, InvalidMessage, NotFound
-from remora.formats.responses import items_of, read_part
-from remora.messages import KEPT_PREFIX, REPEATED, ChatDict, Message, plain_text
+from remora.errors import InvalidInput, NotFound
+from remora.formats.agent_items import KEY, chat_messages, item_text, response_items
+from remora.messages import REPEATED, ChatDict
 
 try:
     from agents import FunctionTool, SessionSettings, TResponseInputItem
@@ -39,9 +39,6 @@ except ImportError as e:
 __all__ = ["RemoraSession", "chat_messages", "memory_tools", "response_items"]
 
 warn_if_untested("openai-agents")
-_KEY = "openai_agents"
-_KEPT = f"{KEPT_PREFIX}{_KEY}"  # of items without a role: these count as tokens
-_CALLS = frozenset({"function_call", "reasoning"})
 
 
 class RemoraSession:
@@ -93,7 +90,9 @@ class RemoraSession:
         if limit is not None and limit < 0:
             raise InvalidInput(f"limit must not be negative, not {limit}")
         summaries, messages = await self._await(self.session.contents)
-        items = [[cast("TResponseInputItem", summary)] for summary in summaries]
+        items: list[list[TResponseInputItem]] = [
+            [cast("TResponseInputItem", summary)] for summary in summaries
+        ]
         items += map(response_items, messages)
         return list(chain.from_iterable(items)) if limit is None else _newest_items(items, limit)
 
@@ -122,10 +121,10 @@ class RemoraSession:
             if len(items) > 1:  # one of several parallel calls: the others stay
                 rest = chat_messages(items[:-1], opaque=self._opaque)
                 # with a key, since another call may take the same message
-                await self.session.append(rest, key=f"{_KEY}.pop.{message.seq}")
+                await self.session.append(rest, key=f"{KEY}.pop.{message.seq}")
             with suppress(NotFound):  # another call has taken it
                 await self.session.delete(message)
-                return items[-1]
+                return cast("TResponseInputItem", items[-1])
         return None
 
     async def clear_session(self) -> None:
@@ -171,7 +170,7 @@ class RemoraSession:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.load`.
         """
         said = [item for item in new if item.get("role") == "user"]
-        query = _text(said[-1].get("content")) if said else ""
+        query = item_text(said[-1].get("content")) if said else ""
         found = await self._await(recalled_message, self.session, query)
         if found is not None:
             # The SDK appends to the session what is neither new nor in the history that it gave.
@@ -203,50 +202,6 @@ def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[FunctionTool]
     ]
 
 
-def chat_messages(items: Iterable[TResponseInputItem], *, opaque: bool = False) -> list[ChatDict]:
-    """Equivalent chat messages, as `Session.append` takes them.
-
-    Raises:
-        InvalidMessage: one of them is not an item.
-    """
-    messages: list[ChatDict] = []
-    calls: list[Mapping[str, Any]] = []  # function calls in a row, and the reasoning before each
-
-    def close() -> None:
-        if any(item["type"] == "function_call" for item in calls):
-            messages.append(_message(_message_of_calls(calls), calls))
-        else:
-            messages.extend(_message(_message_of_item(item), [item]) for item in calls)
-        calls.clear()
-
-    for index, item in enumerate(items):
-        found: object = item
-        if not isinstance(found, Mapping):
-            raise InvalidMessage(
-                f"item {index} is a {type(found).__name__}, not a dict of the Responses API",
-                index=index,
-            )
-        if found.get("type") in _CALLS:
-            calls.append(found)
-            continue
-        close()
-        if opaque and "role" not in found and "type" not in found:
-            kept = {_KEPT: [dict(found)]}
-            messages.append({"role": "assistant", "content": "[item]", "metadata": kept})
-        else:
-            messages.append(_message(_message_of_item(found), [found]))
-    close()
-    return messages
-
-
-def response_items(message: Message) -> list[TResponseInputItem]:
-    """The items that a message was made from; equivalent items for other messages."""
-    metadata = message.metadata or {}
-    kept = metadata.get(_KEY, metadata.get(_KEPT))
-    items = kept if kept is not None else _items(message.to_chat())
-    return [cast("TResponseInputItem", item) for item in items]
-
-
 def _newest_items(
     messages: Sequence[Sequence[TResponseInputItem]], limit: int
 ) -> list[TResponseInputItem]:
@@ -267,72 +222,3 @@ def _newest_items(
                 continue
         items.append(item)
     return items
-
-
-def _message(chat: ChatDict, items: Iterable[Mapping[str, Any]]) -> ChatDict:
-    originals = [dict(item) for item in items]
-    return chat if _items(chat) == originals else {**chat, "metadata": {_KEY: originals}}
-
-
-def _message_of_calls(items: Iterable[Mapping[str, Any]]) -> ChatDict:
-    calls = [
-        {
-            "id": item.get("call_id"),
-            "type": "function",
-            "function": {"name": item.get("name"), "arguments": item.get("arguments")},
-        }
-        for item in items
-        if item["type"] == "function_call"
-    ]
-    return {"role": "assistant", "content": None, "tool_calls": calls}
-
-
-def _message_of_item(item: Mapping[str, Any]) -> ChatDict:
-    """The message of any other item."""
-    kind = item.get("type", "message")
-    if kind == "message":
-        return {"role": item.get("role"), "content": _content(item.get("content"))}
-    if kind == "function_call_output":
-        return {
-            "role": "tool",
-            "tool_call_id": item.get("call_id"),
-            "content": _text(item.get("output")),
-        }
-    said = _text(item.get("summary")) or _text(item.get("content"))
-    return {"role": "assistant", "content": f"[{kind}]\n{said}".rstrip()}
-
-
-def _content(content: Any) -> Any:
-    """Text if there is only text; otherwise content parts of a chat API."""
-    if not isinstance(content, list):
-        return content
-    parts = [_part(part) for part in content]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
-
-
-def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return read_part(part, 0)
-    except InvalidMessage:
-        return {"type": "text", "text": f"[{part.get('type')}]"}
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "\n".join(
-        str(part.get("text") or f"[{part.get('type')}]")
-        for part in content
-        if isinstance(part, Mapping)
-    )
-
-
-def _items(chat: ChatDict) -> list[dict[str, Any]]:
-    """Equivalent items of a chat message, at least one."""
-    if chat["role"] == "tool":
-        return items_of({**chat, "content": plain_text(chat)})
-    return items_of(chat) or [{"role": chat["role"], "content": plain_text(chat)}]
