@@ -36,10 +36,10 @@ _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 _HEAD_BYTES = 1 << 18  # of a file, by which its shape is known
 _SHAPES = (
-    ({"mapping", "author", "parts"}, "the export of ChatGPT (conversations.json)"),
-    ({"chat_messages", "sender"}, "the export of Claude (conversations.json)"),
-    ({"conversations", "from", "value"}, "a data set in ShareGPT's format"),
-    ({"instruction", "output"}, "a data set of instructions (Alpaca)"),
+    ({"mapping", "author", "parts"}, "the export of ChatGPT (conversations.json)", "chatgpt"),
+    ({"chat_messages", "sender"}, "the export of Claude (conversations.json)", "claude"),
+    ({"conversations", "from", "value"}, "a data set in ShareGPT's format", "sharegpt"),
+    ({"instruction", "output"}, "a data set of instructions (Alpaca)", ""),
 )
 _KEY = re.compile(rb'"([a-z_]{2,20})"\s*:')
 
@@ -132,7 +132,9 @@ def describe_shape(path: Path) -> str:
         raise InvalidInput(f"cannot read {path}: {e.strerror}") from e
     keys = {key.decode() for key in _KEY.findall(head)}
     line = '{"user": …, "session": …, "messages": […]}'
-    known = next((name for wanted, name in _SHAPES if wanted <= keys), "")
+    known, product = next(((name, by) for wanted, name, by in _SHAPES if wanted <= keys), ("", ""))
+    if product:
+        return f"it looks like {known}: remora import --from {product} FILE --user USER imports it"
     if known:
         return f"it looks like {known}: write one line for each of its conversations, as {line}"
     if not head:

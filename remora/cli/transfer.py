@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -32,8 +34,9 @@ from remora.cli.render import counted, print_json, printable
 from remora.cluster.acting import Actions
 from remora.cluster.reading import without_long_term
 from remora.cluster.sharded import ShardedRuntime, runtimes_of
-from remora.errors import InvalidInput, OutcomeUnknown, OwnerFailed, OwnerUnreachable
+from remora.errors import InvalidExport, InvalidInput, OutcomeUnknown, OwnerFailed, OwnerUnreachable
 from remora.maintenance.import_ import check_export
+from remora.maintenance.importing.translate import SOURCES, Translation, translate
 from remora.models.ports import embedder_name
 from remora.runtime.threads import run_in_thread
 from remora.services.archive import SessionStatistics
@@ -48,6 +51,20 @@ name ends in .jsonl, otherwise a directory of Parquet files
 (docs/reference/export-format.md). Vectors are left out: an import embeds everything
 again. DEST appears when it is complete; an existing DEST is refused. A server
 may own the directory: the export is of the moment at which the command began.
+"""
+
+_IMPORT = """\
+Add the sessions and users of SRC to the memory directory, which is created if
+necessary. A server may own the directory. SRC is a .jsonl file or a directory of
+Parquet files that remora wrote or, with --from, a file of another product.
+
+SRC is checked to its end before anything is written; what is invalid is named, and
+nothing is imported. The configured embedder embeds everything before the command
+ends; if it is interrupted, the next process that opens the directory continues.
+
+With --from, conversations become sessions of the ids that they had, with the times
+of their messages, and memories become memories of their user. Running it again
+doubles nothing: a session that exists is kept as it is, and counted.
 """
 
 
@@ -113,17 +130,50 @@ def _add_import_parser(
     printing: argparse.ArgumentParser,
     context: argparse.ArgumentParser,
 ) -> None:
+    products = "\n".join(f"  {one.name:<14}{one.description}" for one in SOURCES.values())
     command = commands.add_parser(
         "import",
         parents=[common, printing, context],
-        help="add the sessions and users of an export",
-        description="Add the sessions and users of SRC, a .jsonl file or a directory of Parquet "
-        "files, to the memory directory, which is created if necessary. SRC is checked to its end "
-        "before anything is written; an invalid line is named, and nothing is imported. The "
-        "configured embedder embeds everything before the command ends; if it is interrupted, the "
-        "next process that opens the directory continues.",
+        help="add the sessions and users of an export, of remora or of another product",
+        description=_IMPORT,
+        epilog=f"what --from reads:\n{products}\n\nexamples:\n"
+        "  remora import backup.jsonl --dir memory\n"
+        "  remora import --from chatgpt export.zip --user alice --dry-run\n"
+        "  remora import --from mem0 memories.json --dir memory --skip-broken\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("src", type=Path, metavar="SRC", help="what remora export wrote")
+    command.add_argument(
+        "src", type=Path, metavar="SRC", help="what remora export, or another product, wrote"
+    )
+    command.add_argument(
+        "--from",
+        dest="source",
+        choices=sorted(SOURCES),
+        metavar="PRODUCT",
+        help=f"the product that wrote SRC: {', '.join(SOURCES)}",
+    )
+    command.add_argument(
+        "--user",
+        metavar="USER",
+        help="with --from: whose memory it becomes, where SRC names no user",
+    )
+    command.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="with --from: print what would be imported and what would not, and write nothing",
+    )
+    command.add_argument(
+        "--skip-broken",
+        action="store_true",
+        help="with --from: leave broken conversations and memories out, and count them",
+    )
+    command.set_defaults(
+        wrong_usage=lambda given: (
+            ""
+            if given.source or not (given.user or given.dry_run or given.skip_broken)
+            else "--user, --dry-run and --skip-broken need --from"
+        )
+    )
     command.add_argument(
         "--skip-existing",
         action="store_true",
@@ -132,7 +182,7 @@ def _add_import_parser(
 
 
 @contextmanager
-def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], None]]]:
+def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int | None], None]]]:
     """A bar on standard error, and the function that sets how many of how many are done."""
     columns = (
         SpinnerColumn(),
@@ -146,7 +196,7 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(doing, total=None)
 
-        def advance(done: int, total: int) -> None:
+        def advance(done: int, total: int | None) -> None:
             progress.update(task, completed=done, total=total)
 
         yield progress, advance
@@ -168,15 +218,39 @@ async def command_export(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
+    if arguments.source:
+        return await _import_foreign(console, arguments)
     directory = directory_of(arguments)
     if not await run_in_thread(directory.exists):  # what is refused leaves no directory
         config = without_long_term(arguments.configured)
         async with Runtime.in_memory(config=config) as checking:
-            await check_export(checking.internals.transfers.parts, check_path(arguments.src, "SRC"))
-    report, dead = await _import(arguments)
+            with _name_option():
+                await check_export(
+                    checking.internals.transfers.parts, check_path(arguments.src, "SRC")
+                )
+    with _name_option():
+        report, dead = await _import(
+            arguments, arguments.src, skip_existing=arguments.skip_existing
+        )
     if arguments.json:
         print_json({**msgspec.to_builtins(report), "dead_letters": dead})
         return 0
+    _print_imported(console, report, dead)
+    return 0
+
+
+@contextmanager
+def _name_option() -> Iterator[None]:
+    """Say what imports a file that does not begin as an export does."""
+    try:
+        yield
+    except InvalidExport as e:
+        if e.line != 1:
+            raise
+        raise InvalidExport(f"{e}; a file of another product needs --from", line=1) from e
+
+
+def _print_imported(console: Console, report: TransferReport, dead: int) -> None:
     skipped = f"; {counted(report.skipped, 'session')} there already" if report.skipped else ""
     console.print(f"{_contents(report)} imported{skipped}", highlight=False)
     if dead:
@@ -185,22 +259,79 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
             "the sessions still load",
             style="red",
         )
+
+
+async def _import_foreign(console: Console, arguments: argparse.Namespace) -> int:
+    """Translate another product's file into an export, and import that; returns the exit code."""
+    path = check_path(arguments.src, "SRC")
+    with tempfile.TemporaryDirectory(prefix="remora-import-") as temporary:
+        export = Path(temporary) / "export.jsonl"
+        translation = await _translate(arguments, path, export)
+        if arguments.dry_run:
+            if arguments.json:
+                print_json(translation)
+            else:
+                console.print(f"{_contents(translation)} would be imported", highlight=False)
+                _print_left_out(console, translation)
+            return 1 if translation.broken and not arguments.skip_broken else 0
+        report, dead = await _import(arguments, export, skip_existing=True)
+    if arguments.json:
+        print_json(
+            {
+                **msgspec.to_builtins(translation),
+                **msgspec.to_builtins(report),
+                "dead_letters": dead,
+            }
+        )
+        return 0
+    _print_imported(console, report, dead)
+    _print_left_out(console, translation)
     return 0
 
 
-async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
+async def _translate(arguments: argparse.Namespace, path: Path, dest: Path) -> Translation:
+    config = without_long_term(arguments.configured)
+    async with Runtime.in_memory(config=config) as checking:
+        with progress_bar("reading") as (_, advance):
+            return await run_in_thread(
+                partial(
+                    translate,
+                    SOURCES[arguments.source],
+                    path,
+                    dest,
+                    checking.internals.transfers.parts,
+                    user=arguments.user or "",
+                    skip_broken=arguments.skip_broken or arguments.dry_run,
+                    progress=advance,
+                )
+            )
+
+
+def _print_left_out(console: Console, translation: Translation) -> None:
+    for reason, left in sorted(translation.left_out.items(), key=lambda one: -one[1].count):
+        names = f" ({', '.join(left.examples)})" if left.examples else ""
+        line = f"not carried over: {left.count:,} of: {reason}{names}"
+        console.print(printable(line), style="dim", markup=False, highlight=False)
+    if translation.broken:
+        console.print(f"broken, and left out: {counted(translation.broken, 'record')}", style="red")
+        for broken in translation.named:
+            line = f"  {broken.place}: {broken.reason}"
+            console.print(printable(line), style="red", markup=False, highlight=False)
+
+
+async def _import(
+    arguments: argparse.Namespace, path: Path, *, skip_existing: bool
+) -> tuple[TransferReport, int]:
     """Return what was imported, and how many dead letters there are then."""
     actions = Actions(directory_of(arguments), arguments.configured)
     async with actions.open(journal_only=False) as memory:
         with progress_bar("importing") as (progress, advance):
             try:
-                report = await memory.import_(
-                    arguments.src, skip_existing=arguments.skip_existing, progress=advance
-                )
+                report = await memory.import_(path, skip_existing=skip_existing, progress=advance)
             except OutcomeUnknown as e:
                 raise OutcomeUnknown(
-                    "the process that had the memory open ended before the import did: repeat it "
-                    "with --skip-existing"
+                    "the process that had the memory open ended before the import did: repeat it"
+                    f"{'' if arguments.source else ' with --skip-existing'}"
                 ) from e
             task = progress.task_ids[0]
             progress.update(task, description="embedding", completed=0, total=None)
@@ -298,7 +429,7 @@ async def _settings(
     return str(directory), settings
 
 
-def _contents(report: TransferReport) -> str:
+def _contents(report: TransferReport | Translation) -> str:
     memories = counted(report.memories, "memory", "memories")
     return (
         f"{counted(report.sessions, 'session')} with {counted(report.messages, 'message')}, "

@@ -148,7 +148,12 @@ def _check_session_item(state_item: StateItem) -> None:
         ) from e
 
 
-def _check_user(one: UserExport, target: TransferParts) -> None:
+def check_user(one: UserExport, target: TransferParts) -> None:
+    """Check that what a user has apart from sessions can be imported.
+
+    Raises:
+        InvalidInput: a name, a number, a memory or a state item is invalid.
+    """
     validate_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
     for item in one.memories:
         validate_id(item.id, "a memory's id")
@@ -246,7 +251,7 @@ def _validate(reader: ExportReader, find_target: FindTarget) -> _Contents:
         try:
             target = find_target(one.user)
             if isinstance(one, UserExport):
-                _check_user(one, target)
+                check_user(one, target)
                 continue
             check_session(one, target.intake)
             key = SessionKey(one.user, one.session)

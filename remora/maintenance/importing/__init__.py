@@ -1,0 +1,1 @@
+"""Import of what other products export: each file is translated into an export of remora."""
