@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remora import Runtime
+from remora.errors import InvalidInput
+from remora.maintenance.import_ import check_session, check_user
 from remora.maintenance.importing.records import Conversation, Notes
-from remora.maintenance.importing.translate import SOURCES
-from tests.foreign import chatgpt, node, sharegpt
+from remora.maintenance.importing.translate import SOURCES, translate
+from remora.storage.export.jsonl import JsonlReader
+from remora.storage.export.transfer import SessionExport
+from tests.configs import PLAIN
+from tests.foreign import (
+    chatgpt,
+    chatgpt_talk,
+    claude,
+    claude_message,
+    letta_message,
+    mem0,
+    node,
+    sharegpt,
+    zep_message,
+)
 
 words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.strip)
 talks = st.lists(st.lists(words, min_size=1, max_size=6), min_size=1, max_size=4)
@@ -75,3 +94,97 @@ def test_trees_of_chatgpt(data: st.DataObject) -> None:
     left = {reason: one.count for reason, one in notes.left_out.items()}
     others = count - len(branch)
     assert left == ({"message of another branch (edited or regenerated)": others} if others else {})
+
+
+SHAPES: dict[str, Any] = {
+    "chatgpt": [chatgpt_talk("c-1", "Hi", "Hello")],
+    "claude": [
+        claude(
+            "u-1",
+            [
+                claude_message("human", "Hi", attachments=[{"file_name": "a", "file_size": 1}]),
+                claude_message(
+                    "assistant",
+                    {"type": "tool_use", "id": "c", "name": "run", "input": {}},
+                    {"type": "tool_result", "tool_use_id": "c", "content": [{"text": "Done"}]},
+                ),
+            ],
+        )
+    ],
+    "sharegpt": [sharegpt(("human", "Hi"), ("function_call", "{}"), ("tool", "Done"), id=1)],
+    "mem0": {"results": [mem0("Likes tea", metadata={"a": 1}, categories=["food"])]},
+    "letta": {
+        "agents": [
+            {
+                "name": "Sam",
+                "block_ids": ["b"],
+                "messages": [
+                    letta_message("user", "Hi", id="m"),
+                    letta_message("assistant", "", tool_calls=[{"function": {"name": "run"}}]),
+                    letta_message("tool", "{}", tool_returns=[{"tool_call_id": "c"}]),
+                ],
+            }
+        ],
+        "blocks": [{"id": "b", "label": "human", "value": "Ann"}],
+    },
+    "zep": {
+        "sessions": [{"session_id": "s", "user_id": "ann", "facts": [{"fact": "Ann is here"}]}],
+        "messages": [{**zep_message("user", "Hi"), "session_id": "s"}],
+    },
+}
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(), max_size=8)
+)
+anything = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container of the value, with a key of it."""
+    keys = value if isinstance(value, dict) else range(len(value))
+    found = [(value, key) for key in keys]
+    for key in keys:
+        if isinstance(value[key], dict | list):
+            found += places(value[key])
+    return found
+
+
+@pytest.mark.anyio
+@pytest.mark.blocking
+@pytest.mark.parametrize("product", [*SHAPES])
+async def test_whatever_stands_in_a_file(product: str) -> None:
+    """Anything in any place of a file: it is imported, or a record is broken, and no error is one
+    of the program; what was translated can be imported.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path, made = Path(directory) / "file.json", Path(directory) / "made.jsonl"
+        async with Runtime.in_memory(config=PLAIN) as runtime:
+            parts = runtime.internals.transfers.parts
+
+            @settings(deadline=None, max_examples=150)
+            @given(st.data())
+            def translate_changed(data: st.DataObject) -> None:
+                value = json.loads(json.dumps(SHAPES[product]))
+                for _ in range(data.draw(st.integers(1, 2))):
+                    holder, key = data.draw(st.sampled_from(places(value)))
+                    holder[key] = data.draw(anything)
+                path.write_text(json.dumps(value))
+                made.unlink(missing_ok=True)
+                with suppress(InvalidInput):
+                    translate(SOURCES[product], path, made, parts, user="bob", skip_broken=True)
+                    reader = JsonlReader(made)
+                    for _, one in reader.read():
+                        if isinstance(one, SessionExport):
+                            check_session(one, parts.intake)
+                        else:
+                            check_user(one, parts)
+                    reader.close()
+
+            await anyio.to_thread.run_sync(translate_changed)

@@ -44,7 +44,8 @@ from remora.messages.media import measure
 
 _MEMBERS = r"(?:[^/]+/)?conversations(?:-\d+)?\.json"
 _POINTER = re.compile(r"file[-_][A-Za-z0-9]+")
-_MAX_FILE = 64 << 20  # bytes of an attachment; the configuration bounds it further
+_MAX_IMAGE = 16 << 20  # bytes of an image
+_MAX_IMAGES = 128 << 20  # bytes of the images of a conversation
 _Value: TypeAlias = str | list[dict[str, Any]]
 _REASONING = frozenset({"thoughts", "reasoning_recap"})
 _SETTINGS = frozenset({"user_editable_context", "model_editable_context"})
@@ -103,13 +104,13 @@ class _Files:
             if found := _POINTER.match(info.filename.rpartition("/")[2]):
                 self._members.setdefault(found[0], info)
 
-    def url(self, pointer: str) -> str | None:
-        """A file as a data URL; None if the export does not hold it."""
+    def url(self, pointer: str, most: int) -> str | None:
+        """An image as a data URL; None if the export does not hold it, or it is larger."""
         found = _POINTER.match(pointer.rpartition("/")[2])
         info = self._members.get(found[0]) if found else None
         if info is None or self._archive is None:
             return None
-        data = read_member(self._archive, info, _MAX_FILE)
+        data = read_member(self._archive, info, min(most, _MAX_IMAGE))
         media = measure(data)[0] if data else ""
         if not data or not media.startswith("image/"):
             return None
@@ -205,6 +206,7 @@ class _Talk:
         self._files = files
         self._notes = notes
         self._answers = Answers()
+        self._room = _MAX_IMAGES
 
     def add(self, message: _Message, id_: str) -> None:
         """Add a message, unless it says nothing, or was never shown."""
@@ -280,10 +282,13 @@ class _Talk:
         if kind == "audio_transcription" and isinstance(part.get("text"), str):
             yield {"type": "text", "text": part["text"]}
         elif kind == "image_asset_pointer" and isinstance(pointer, str):
-            if (url := self._files.url(pointer)) is not None:
+            if (url := self._files.url(pointer, self._room)) is not None:
+                self._room -= len(url)
                 yield {"type": "image_url", "image_url": {"url": url}}
             else:
-                self._notes.leave_out("image that the file does not hold", pointer)
+                self._notes.leave_out(
+                    "image that the file does not hold, or that is too large", pointer
+                )
                 yield {"type": "text", "text": "[image]"}
         elif isinstance(part.get("text"), str):
             yield {"type": "text", "text": part["text"]}

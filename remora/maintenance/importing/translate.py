@@ -145,7 +145,10 @@ def translate(
     Raises:
         InvalidInput: the file cannot be read, a record is broken and `skip_broken` is false, or the
             file does not say whose it is, and `user` neither.
+        InvalidId: `user` is no user id.
     """
+    if user:
+        validate_id(user, "a user id")
     now = now or datetime.now(UTC)
     header = ExportHeader(FORMAT, "", now, "", "")
     with source.open(path) as records:
