@@ -34,9 +34,11 @@ from tests.foreign import (
     checkpoint_database,
     claude,
     claude_message,
+    letta_message,
     mem0,
     sharegpt,
     write_json,
+    zep_message,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -131,6 +133,36 @@ async def test_what_cannot_be_imported_is_named(run: Command, tmp_path: Path) ->
             (memory,) = await runtime.user(user).memories()
             assert memory.text == text
             assert memory.created_at == datetime(2024, 7, 26, 15, 3, 58, tzinfo=UTC)
+
+
+LETTA = {
+    "name": "Sam",
+    "core_memory": [{"label": "human", "value": "Ann collects maps."}],
+    "messages": [letta_message("user", "Which maps do I have?", id="m-1")],
+}
+ZEP = {
+    "session_id": "s-1",
+    "messages": [zep_message("user", "Which maps do I have?", uuid="m-1")],
+    "facts": [{"fact": "Ann collects maps."}],
+}
+
+
+@pytest.mark.parametrize(
+    ("product", "file", "session"), [("letta", LETTA, "letta-Sam"), ("zep", ZEP, "s-1")]
+)
+async def test_memories_and_conversations(
+    run: Command, tmp_path: Path, product: str, file: Any, session: str
+) -> None:
+    """Both are the user's, and a second run doubles neither."""
+    path = write_json(tmp_path / "file.json", file)
+    for _ in range(2):
+        await run("--from", product, path, "--user", "ann")
+    async with Runtime(run.memory, config=CONFIG) as runtime:
+        ann = runtime.user("ann")
+        facts = [one.text for one in await ann.memories() if one.type == "fact"]
+        assert facts == ["Ann collects maps."]
+        (message,) = await ann.session(session).history()
+        assert (message.id, message.content) == ("m-1", "Which maps do I have?")
 
 
 async def test_wrong_options_are_named(run: Command, tmp_path: Path) -> None:

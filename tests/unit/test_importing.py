@@ -496,7 +496,8 @@ async def test_the_user_is_asked_for_where_the_file_names_none(tmp_path: Path) -
     path = write_json(tmp_path / "m.json", [mem0("A"), mem0("B", user_id=None)])
     with pytest.raises(InvalidInput, match=r"record 2 .*--user"):
         await translated("mem0", path, user="", skip_broken=True)
-    assert (await translated("mem0", path, user="bob")).users == 2
+    made = await translated("mem0", path, user="bob")
+    assert (made.users, made.memories) == (2, 2)
 
 
 @anyio_only

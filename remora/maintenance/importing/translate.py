@@ -104,7 +104,7 @@ class Translation(msgspec.Struct):
         sessions: how many there are.
         messages: of these.
         memories: how many there are.
-        users: whose they are.
+        users: that have memories.
         left_out: what cannot be carried over, by reason.
         broken: how many records cannot be imported.
         named: the first of them.
@@ -244,7 +244,6 @@ class _Writing:
         self._writer.write(sessions)
         for session in sessions:
             self._places[session.user, session.session] = place
-            self._users.add(session.user)
             self.report.sessions += 1
             self.report.messages += len(session.messages)
         for owner, memory in memories:
