@@ -247,7 +247,10 @@ def test_an_agent_file_of_letta(tmp_path: Path) -> None:
         letta_message("user", json.dumps(packed), id="message-1"),
         letta_message("assistant", "", tool_calls=[{"id": "c-1", "function": searched}]),
         letta_message("tool", json.dumps(status), tool_call_id="c-1"),
-        letta_message("assistant", "She is Ann.", tool_calls=[{"id": "c-2", "function": sent}]),
+        {
+            **letta_message("assistant", "", tool_calls=[{"id": "c-2", "function": sent}]),
+            "content": [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "Hm."}],
+        },
         letta_message("tool", json.dumps(status), tool_call_id="c-2"),
     ]
     blocks = [{"label": "human", "value": "Ann"}, {"label": "persona", "value": "I am Sam."}]
@@ -260,7 +263,11 @@ def test_an_agent_file_of_letta(tmp_path: Path) -> None:
     assert called["tool_calls"][0]["function"] == searched
     assert result == {"role": "tool", "tool_call_id": "c-1", "content": "No results"}
     assert answer == {"role": "assistant", "content": "Hi, Ann!"}
-    assert left == {"system prompt of the agent": 1, "event of the type login": 1}
+    assert left == {
+        "system prompt of the agent": 1,
+        "event of the type login": 1,
+        "reasoning of the model": 1,
+    }
 
     named = [{"id": f"block-{n}", **one} for n, one in enumerate(blocks)]
     agents = [{"id": "agent-0", "name": "Sam", "messages": messages, "block_ids": ["block-0"]}]
@@ -269,6 +276,7 @@ def test_an_agent_file_of_letta(tmp_path: Path) -> None:
     assert human == Remembered("Ann", metadata={"label": "human"})
     assert chats(again) == chats(talk)
     assert left["file of an agent"] == 1
+    assert read("letta", write_json(tmp_path / "twice.af", json.dumps(file)))[0] == [human, again]
 
 
 def test_messages_as_lettas_api_lists_them(tmp_path: Path) -> None:
@@ -393,6 +401,8 @@ BROKEN: list[tuple[str, str | bytes, str]] = [
     ("mem0", json.dumps([mem0("A", metadata={"a": "x" * 100_000})]), "metadata takes"),
     ("letta", json.dumps({"agents": [{"id": "agent-0"}]}), "it is no agent"),
     ("letta", json.dumps({"agents": 7}), "another shape"),
+    ("letta", json.dumps("hello"), "no JSON object is in it"),
+    ("letta", '"hello', "is not JSON"),
     ("zep", json.dumps([{"user_id": "a"}]), "no session_id or thread_id"),
     ("zep", json.dumps([{"session_id": "s", "messages": [{"content": "A"}]}]), "has the role"),
     ("openai-agents", "[]", "is not a SQLite file"),

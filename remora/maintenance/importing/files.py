@@ -214,11 +214,23 @@ def _records(
     if first == b"[":
         spans = _Array(data, begin.end())
         return Records(spans.elements())
+    if first == b'"':  # an object that was encoded twice, as some servers answer it
+        return _unquote(path, data[start:], take_object)
     if first == b"{":
         raw = data[begin.end() :]
         taken = take_object(raw) if take_object is not None else None
         return taken or Records(iter([("the object", raw)]), 1)
     raise InvalidInput(f"{path} is not JSON: it begins with {data[start : start + 20]!r}")
+
+
+def _unquote(
+    path: Path, data: bytes, take_object: Callable[[bytes], Records | None] | None
+) -> Records:
+    raw = decode(data, str).encode()
+    if raw.lstrip()[:1] != b"{":
+        raise InvalidInput(f"{path} is a text, and no JSON object is in it")
+    taken = take_object(raw) if take_object is not None else None
+    return taken or Records(iter([("the object", raw)]), 1)
 
 
 def _is_lines(data: mmap.mmap, start: int) -> bool:

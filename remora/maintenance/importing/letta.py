@@ -32,7 +32,12 @@ from remora.maintenance.importing.records import (
 from remora.messages import ChatDict
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_REASONING = frozenset({"reasoning_message", "hidden_reasoning_message"})
+_REASONING = frozenset(
+    f"{kind}{part}"
+    for kind in ("reasoning", "hidden_reasoning", "redacted_reasoning", "omitted_reasoning")
+    for part in ("", "_message")
+)
+_CALLS = frozenset({"tool_call", "tool_return"})  # parts that a message has as fields, too
 _SPEAKERS = {
     "user_message": "user",
     "assistant_message": "assistant",
@@ -204,7 +209,7 @@ class _Talk:
         elif role == "system":
             self._notes.leave_out("system prompt of the agent")
         elif role == "user":
-            yield from self._user(_text(message.content, message.text))
+            yield from self._user(self._text(message.content, message.text))
         elif role == "assistant":
             yield from self._assistant(message)
         elif role == "tool":
@@ -223,7 +228,7 @@ class _Talk:
             yield {"role": "user", "content": text}
 
     def _assistant(self, message: _Message) -> Iterator[ChatDict]:
-        texts, calls = [_text(message.content, message.text)], []
+        texts, calls = [self._text(message.content, message.text)], []
         given = [*(message.tool_calls or ()), *([message.tool_call] if message.tool_call else ())]
         for number, one in enumerate(given):
             name = one.function.name if one.function else one.name or "tool"
@@ -250,18 +255,35 @@ class _Talk:
         ]
         if not found or len(found) == 1:
             content = message.tool_return
-            text = content if isinstance(content, str) else _text(message.content, message.text)
+            text = (
+                content if isinstance(content, str) else self._text(message.content, message.text)
+            )
             id_ = message.tool_call_id or (found[0][0] if found else "")
             found = [(id_, text or (found[0][1] if found else ""))]
         for id_, value in found:
             if id_ in self._sent:
                 continue
-            text = value if isinstance(value, str) else _text(value, None)
+            text = value if isinstance(value, str) else self._text(value, None)
             packed = _packed(text)
             if packed is not None and "status" in packed and isinstance(packed.get("message"), str):
                 text = packed["message"]
             call = self._answers.take("", id_) or "result"
             yield {"role": "tool", "tool_call_id": call, "content": text}
+
+    def _text(self, content: object, text: object) -> str:
+        content = text if content is None else content
+        if isinstance(content, str):
+            return content
+        texts = []
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                texts.append(part["text"])
+            elif kind in _REASONING:
+                self._notes.leave_out("reasoning of the model")
+            elif kind not in _CALLS:
+                self._notes.leave_out(f"part of the type {kind}")
+        return join_texts(texts)
 
 
 def _packed(text: str) -> dict[str, Any] | None:
@@ -272,13 +294,3 @@ def _packed(text: str) -> dict[str, Any] | None:
         return msgspec.json.decode(text, type=dict)
     except (msgspec.MsgspecError, RecursionError):
         return None
-
-
-def _text(content: object, text: object) -> str:
-    if content is None:
-        content = text
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = (one.get("text") for one in parts if isinstance(one, dict))
-    return join_texts(one for one in texts if isinstance(one, str))
