@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from remora import Runtime
@@ -149,6 +150,34 @@ def test_images_of_a_zip_are_kept_and_others_are_named(tmp_path: Path) -> None:
         "image that the file does not hold, or that is too large": 1,
         "attached file": 1,
     }
+
+
+def test_sounds_and_pictures_that_a_tool_made(tmp_path: Path) -> None:
+    """A transcript is text; all that a tool says up to the next answer is one result."""
+    picture = {"content_type": "image_asset_pointer", "asset_pointer": "sediment://file_01"}
+    spoken = [{"content_type": "audio_transcription", "text": "Draw a cat."}, {"content_type": "x"}]
+    nodes = {
+        "asked": node("user", content={"content_type": "multimodal_text", "parts": spoken}),
+        "call": node("assistant", "a cat", parent="asked", recipient="dalle.text2im"),
+        "made": node(
+            "tool",
+            parent="call",
+            name="dalle.text2im",
+            content={"content_type": "multimodal_text", "parts": [picture]},
+        ),
+        "more": node("tool", "It is shown.", parent="made", name="dalle.text2im"),
+        "odd": node("assistant", parent="more", content={"content_type": "app_pairing_content"}),
+    }
+    path = tmp_path / "export.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("conversations.json", json.dumps([chatgpt("c", nodes, "odd")]))
+        archive.writestr("file_01-cat.png", PNG)
+    [found], left = read("chatgpt", path)
+    asked, call, result = chats(found)
+    assert asked == {"role": "user", "content": "Draw a cat."}
+    assert [part["type"] for part in result["content"]] == ["image_url", "text"]
+    assert result["tool_call_id"] == call["tool_calls"][0]["id"]
+    assert left == {"part of the type x": 1, "content of the type app_pairing_content": 1}
 
 
 # -- Claude, ShareGPT ------------------------------------------------------------------------------
@@ -356,13 +385,40 @@ def test_checkpoints_in_json(tmp_path: Path) -> None:
         id_ = ["langchain", "schema", "messages", name]
         return {"lc": 1, "type": "constructor", "id": id_, "kwargs": fields}
 
-    values = {"other": 1, "chat": [message("HumanMessage", content="Hi", id="a")]}
+    extra = {"lc_source": "summarization"}
+    summary = message("HumanMessage", content="So far: …", additional_kwargs=extra)
+    values = {"other": 1, "chat": [summary, message("HumanMessage", content="Hi", id="a")]}
     checkpoint = {"ts": "2024-01-01T00:00:00+00:00", "channel_values": values}
     rows = [("t", "1", "json", json.dumps(checkpoint).encode())]
-    [found], _ = read("langgraph", checkpoint_database(tmp_path / "c.db", rows))
+    [found], left = read("langgraph", checkpoint_database(tmp_path / "c.db", rows))
     assert chats(found) == [{"role": "user", "content": "Hi"}]
+    assert left == {"summary that LangChain made": 1}
     assert isinstance(found, Conversation)
     assert found.messages[0].at == datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def extension(code: int, *made: object) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(made))
+
+
+def test_nothing_that_a_checkpoint_names_is_called(tmp_path: Path) -> None:
+    """Neither a function nor a class of an unknown module; a snapshot of a channel is read."""
+    made = tmp_path / "made"
+    call = extension(0, "pathlib", "Path.touch", str(made))
+    human = extension(5, "no.such.module", "Human", {"type": "human", "content": "Hi"}, "x")
+    path = tmp_path / "c.db"
+    for value, reason in ((call, "a message is a str"), (human, "")):
+        values = {"messages": extension(7, value)}
+        data = msgspec.msgpack.encode({"channel_values": values})
+        path.unlink(missing_ok=True)
+        checkpoint_database(path, [("t", "1", "msgpack", data)])
+        if reason:
+            with pytest.raises(InvalidInput, match=reason):
+                read("langgraph", path)
+        else:
+            [found], _ = read("langgraph", path)
+            assert chats(found) == [{"role": "user", "content": "Hi"}]
+    assert not made.exists()
 
 
 # -- hostile files ---------------------------------------------------------------------------------
@@ -503,11 +559,13 @@ async def test_what_is_broken_is_left_out_where_that_is_wished(tmp_path: Path) -
 
 @anyio_only
 async def test_the_user_is_asked_for_where_the_file_names_none(tmp_path: Path) -> None:
-    path = write_json(tmp_path / "m.json", [mem0("A"), mem0("B", user_id=None)])
+    rows = [mem0("A"), mem0("B", user_id=None), mem0(" A ", id="other")]
+    path = write_json(tmp_path / "m.json", rows)
     with pytest.raises(InvalidInput, match=r"record 2 .*--user"):
         await translated("mem0", path, user="", skip_broken=True)
     made = await translated("mem0", path, user="bob")
     assert (made.users, made.memories) == (2, 2)
+    assert made.left_out["memory with the text of another"].count == 1
 
 
 @anyio_only

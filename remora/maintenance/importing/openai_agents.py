@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remora.errors import InvalidInput, InvalidMessage
+from remora.errors import InvalidInput
 from remora.formats.agent_items import numbered_messages
 from remora.maintenance.importing.files import Records, decode, open_sqlite
 from remora.maintenance.importing.records import (
@@ -55,7 +55,7 @@ def translate(raw: Raw, notes: Notes) -> Iterator[Found]:
     """The session.
 
     Raises:
-        InvalidInput, InvalidMessage: an item is none.
+        InvalidInput: an item is no JSON object, or has no time.
     """
     where = f"NOT {_OTHER_BRANCH}" if raw.branches else "1"
     if raw.branches:
@@ -70,12 +70,8 @@ def translate(raw: Raw, notes: Notes) -> Iterator[Found]:
             items.append(decode(data if isinstance(data, bytes) else str(data).encode(), dict))
         except InvalidInput as e:
             raise InvalidInput(f"row {id_} of agent_messages: {e}") from e
-    try:
-        said = [
-            Said(chat, at=read_time(rows[number][2], "created_at"))
-            for number, chat in numbered_messages(items)
-        ]
-    except InvalidMessage as e:
-        row = f"row {rows[e.index][0]} of agent_messages: " if e.index is not None else ""
-        raise InvalidMessage(f"{row}{e}", index=e.index) from e
+    said = [
+        Said(chat, at=read_time(rows[number][2], "created_at"))
+        for number, chat in numbered_messages(items)
+    ]
     yield Conversation(stable_id(raw.session, "session_id"), said)
