@@ -9,7 +9,8 @@
 
 Also: setup, lint, format, types, typescript (the client's types), imports, pytest (every test, the
 nightly ones too), prop, fault, prop-soak, soak, memory-soak, frameworks, coverage, mutants, bench,
-build (sdist and wheel, tried by themselves), site (the documents as web pages:
+build (sdist, wheel and SBOM, made twice and tried by themselves), release (``release name``,
+``audit`` and ``ready``: what is asked before one), site (the documents as web pages:
 build/site/index.html), checklist, browser and pooler (Debian's Chromium and PgBouncer, for root).
 Words after the task go to the tool, as in ``python3 tasks.py test -k recall``; ``quick --since
 main`` looks at what differs from a commit.
@@ -216,6 +217,11 @@ def build(*words: str) -> None:
     run(PYTHON, "-m", "tools.package", *words)
 
 
+def release(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "tools.release", *words)
+
+
 def site(*words: str) -> None:
     setup("docs")
     run(PYTHON, "-m", "tools.site", *words)
@@ -291,6 +297,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "imports": imports,
     "bench": bench,
     "build": build,
+    "release": release,
     "site": site,
     "checklist": checklist,
     "browser": browser,

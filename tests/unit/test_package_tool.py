@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
 import zipfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.package import problems_of_sdist, problems_of_wheel
+from tools.package import differences, problems_of_sdist, problems_of_wheel
 
 pytestmark = pytest.mark.blocking  # reads and writes archives
 INFO = "remora-1.dist-info"
@@ -17,6 +18,7 @@ HEAD = """Metadata-Version: 2.5
 Requires-Python: >=3.11
 License-Expression: Apache-2.0
 Requires-Dist: anyio
+Author: contributors
 Description-Content-Type: text/markdown
 """
 WHEEL = {
@@ -63,3 +65,18 @@ def test_sdists(tmp_path: Path) -> None:
         "the sdist lacks LICENSE",
         "the sdist has tests/__pycache__/x.pyc",
     ]
+
+
+def test_builds_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same bytes have one hash, which is printed; other bytes are a failure."""
+    paths = [tmp_path / build / name for build in ("1", "2") for name in ("a.whl", "a.tar.gz")]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(path.name)
+    assert differences(paths[:2], paths[2:]) == []
+    assert capsys.readouterr().out.splitlines() == [
+        f"{hashlib.sha256(name.encode()).hexdigest()}  {name}" for name in ("a.whl", "a.tar.gz")
+    ]
+    paths[3].write_text("other")
+    (found,) = differences(paths[:2], paths[2:])
+    assert found.startswith("a.tar.gz is not reproducible")
