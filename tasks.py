@@ -7,11 +7,12 @@
     python3 tasks.py check     what CI runs: lint, types, package, site, test, a framework
     python3 tasks.py nightly   all the rest, with a report: build/nightly.md
 
-Also: setup, lint, format, types, typescript (the client's types), imports, pytest (every test, the
-nightly ones too), prop, fault, prop-soak, soak, memory-soak, frameworks, coverage, mutants, bench,
-build (sdist, wheel and SBOM, made twice and tried by themselves), release (``release name``,
-``audit`` and ``ready``: what is asked before one), site (the documents as web pages:
-build/site/index.html), checklist, browser and pooler (Debian's Chromium and PgBouncer, for root).
+Also: setup, lint, format, types, typescript (the client's types and its npm package), imports,
+pytest (every test, the nightly ones too), prop, fault, prop-soak, soak, memory-soak, frameworks,
+coverage, mutants, bench, build (sdist, wheel and SBOM, made twice and tried by themselves), release
+(``release name``, ``audit`` and ``ready``: what is asked before one), site (the documents as web
+pages: build/site/index.html), checklist, browser and pooler (Debian's Chromium and PgBouncer, for
+root).
 Words after the task go to the tool, as in ``python3 tasks.py test -k recall``; ``quick --since
 main`` looks at what differs from a commit.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
@@ -197,9 +198,10 @@ def types(*words: str) -> None:
 
 
 def typescript() -> None:
-    """The types of the TypeScript client, where npm can install the compiler."""
+    """Types and npm package of the TypeScript client, where npm can install the compiler."""
     setup()
     run(PYTHON, "-m", "tools.typescript_types")
+    run(PYTHON, "-m", "tools.npm_package")
 
 
 def imports() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.npm_package import manifest
 from tools.package import differences, problems_of_sdist, problems_of_wheel
 
 pytestmark = pytest.mark.blocking  # reads and writes archives
@@ -80,3 +81,18 @@ def test_builds_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     paths[3].write_text("other")
     (found,) = differences(paths[:2], paths[2:])
     assert found.startswith("a.tar.gz is not reproducible")
+
+
+def test_the_npm_package_says_what_pyproject_says() -> None:
+    """Version and repository are in one place; what developers need stays out."""
+    about = {"version": "1.2", "urls": {"Repository": "https://host/owner/remora"}}
+    made = manifest({"name": "remora-client", "devDependencies": {"typescript": "7"}}, about)
+    assert made == {
+        "name": "remora-client",
+        "version": "1.2",
+        "repository": {
+            "type": "git",
+            "url": "git+https://host/owner/remora.git",
+            "directory": "clients/typescript",
+        },
+    }
