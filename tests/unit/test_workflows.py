@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -65,12 +66,13 @@ def test_actions_are_pinned() -> None:
 
 
 def test_what_they_run_is_there() -> None:
-    for path in FILES:
+    """The commands of workflows, and of the page for coding agents."""
+    for path in (*FILES, ROOT / "AGENTS.md"):
         text = path.read_text()
         for task in re.findall(r"tasks\.py ([\w-]+)", text):
             assert task in tasks.TASKS
         for module in re.findall(r"-m tools\.(\w+)", text):
-            assert (ROOT / "tools" / f"{module}.py").exists()
+            assert importlib.util.find_spec(f"tools.{module}") is not None
 
 
 def test_nightly_runs_every_step() -> None:
