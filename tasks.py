@@ -10,9 +10,9 @@
 Also: setup, lint, format, types, typescript (the client's types and its npm package), imports,
 pytest (every test, the nightly ones too), prop, fault, prop-soak, soak, memory-soak, frameworks,
 coverage, mutants, bench, build (sdist, wheel and SBOM, made twice and tried by themselves), release
-(``release name``, ``audit`` and ``ready``: what is asked before one), site (the documents as web
-pages: build/site/index.html), checklist, browser and pooler (Debian's Chromium and PgBouncer, for
-root).
+(``release name``, ``audit`` and ``ready``: what is asked before one), container (the image of
+``remora http``, without an engine), site (the documents as web pages: build/site/index.html),
+checklist, browser and pooler (Debian's Chromium and PgBouncer, for root).
 Words after the task go to the tool, as in ``python3 tasks.py test -k recall``; ``quick --since
 main`` looks at what differs from a commit.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
@@ -224,6 +224,12 @@ def release(*words: str) -> None:
     run(PYTHON, "-m", "tools.release", *words)
 
 
+def container() -> None:
+    """The image of `remora http`, without an engine of containers."""
+    setup()
+    run(PYTHON, "-m", "tools.container")
+
+
 def site(*words: str) -> None:
     setup("docs")
     run(PYTHON, "-m", "tools.site", *words)
@@ -300,6 +306,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "bench": bench,
     "build": build,
     "release": release,
+    "container": container,
     "site": site,
     "checklist": checklist,
     "browser": browser,

@@ -60,6 +60,7 @@ STEPS: dict[str, Step] = {
         "property tests and seeds, long", "prop-soak", "--examples-seed={seed}",
         REMORA_EXAMPLES="2000",
     ),
+    "container": task("the image of remora http, without an engine", "container"),
     "soak": task("mixed load with faults and kills", "soak", "{minutes}", "--seed", "{seed}"),
     "memory": task(
         "load whose memory must not grow", "memory-soak", "{minutes}", "--seed", "{seed}",
