@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,10 @@ def problems_of_wheel(wheel: Path, modules: Iterable[str]) -> list[str]:
     found += [f"the metadata lacks {name}" for name in _SECTIONS if f"\n{name}: " not in head]
     if not readme.startswith("# remora"):
         found.append("the metadata lacks the README")
+    found += [
+        f"the README of the metadata links to {path}, which leads nowhere at an index"
+        for path in re.findall(r"\]\((?!\w+:|#)([^)]+)\)", readme)
+    ]
     return found
 
 

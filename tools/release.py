@@ -2,7 +2,7 @@
 
     python -m tools.release name [NAME]    is the name free at the package index?
     python -m tools.release audit          has a part of the SBOM a known vulnerability?
-    python -m tools.release ready          is the version, address and changelog that of a release?
+    python -m tools.release ready          are the version, address and pages those of a release?
 
 ``name`` asks the index that pip uses, and no other. ``audit`` needs the SBOM of ``tasks.py build``.
 Both say so and succeed where the index cannot be asked: ``SKIPPED`` on the last line.
@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -124,17 +124,21 @@ def summary(answered: Sequence[dict[str, Any]]) -> int:
 
 def ready() -> int:
     """Print what must be changed before this tree can be published; returns 1 if anything must."""
-    found = problems(project()["project"], (ROOT / "CHANGELOG.md").read_text(), os.environ)
-    print("\n".join(found) or "the version, the address and the changelog are those of a release")
+    pages = ("CHANGELOG.md", "README.md", "skills/remora/SKILL.md")
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages}
+    found = problems(project()["project"], texts, os.environ)
+    print("\n".join(found) or "the version, the address and the pages are those of a release")
     return 1 if found else 0
 
 
-def problems(about: dict[str, Any], changelog: str, environment: Any) -> list[str]:
+def problems(
+    about: dict[str, Any], pages: Mapping[str, str], environment: Mapping[str, str]
+) -> list[str]:
     """What must be changed before a release, a line each.
 
     Args:
         about: the table `project` of pyproject.toml.
-        changelog: the text of CHANGELOG.md.
+        pages: their texts; CHANGELOG.md is one of them.
         environment: in a workflow, GITHUB_SERVER_URL and GITHUB_REPOSITORY say where it runs, and
             GITHUB_REF_TYPE and GITHUB_REF_NAME for which tag.
     """
@@ -152,8 +156,14 @@ def problems(about: dict[str, Any], changelog: str, environment: Any) -> list[st
         tag = environment["GITHUB_REF_NAME"]
         if tag != f"v{version}":
             found.append(f"the tag is {tag}, and the version is {version}: name it v{version}")
-    if not re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", changelog, re.MULTILINE):
+    heading = rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$"
+    if not re.search(heading, pages["CHANGELOG.md"], re.MULTILINE):
         found.append(f"CHANGELOG.md: no heading '## {version} (YYYY-MM-DD)'")
+    found += [
+        f"{page}: says that there is no release yet"
+        for page, text in pages.items()
+        if "no release yet" in re.sub(r"\s+", " ", text)
+    ]
     return found
 
 

@@ -32,6 +32,7 @@ _TESTS = Path("tests") / "integration"
 _GUIDES = (Path("docs") / "how-to" / "typescript.md", CLIENT / "README.md")
 _CODE = re.compile(r"```typescript\n(.*?)```", re.DOTALL)
 _GIVEN = """declare const KEY: string;
+declare const MODEL: Parameters<typeof import("ai").wrapLanguageModel>[0]["model"];
 declare function think(messages: unknown): Promise<string>;
 """
 _SETTINGS = """{

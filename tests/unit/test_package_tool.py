@@ -41,6 +41,10 @@ WHEEL = {
         ({f"{INFO}/licenses/LICENSE": None}, ["the wheel lacks its license"]),
         ({f"{INFO}/METADATA": f"{HEAD}\n"}, ["the metadata lacks the README"]),
         (
+            {f"{INFO}/METADATA": f"{HEAD}\n# remora\n[a](docs/a.md) [b](https://h) [c](#c)"},
+            ["the README of the metadata links to docs/a.md, which leads nowhere at an index"],
+        ),
+        (
             {f"{INFO}/METADATA": HEAD.replace("Requires-Dist: anyio\n", "") + "\n# remora"},
             ["the metadata lacks Requires-Dist"],
         ),

@@ -110,11 +110,13 @@ WORKFLOW = {
         ("https://host/fork/remora", RELEASED, WORKFLOW, "this is https://host/owner/remora"),
         ("https://host/owner/remora", RELEASED, {**WORKFLOW, "GITHUB_REF_NAME": "1.2"}, "v1.2"),
         ("https://host/owner/remora", "## 1.2 (unreleased)\n", WORKFLOW, "CHANGELOG.md"),
+        ("https://host/owner/remora", f"{RELEASED}no\nrelease yet", {}, "no release yet"),
     ],
 )
 def test_readiness(
     address: str, changelog: str, environment: dict[str, str], found: str | None
 ) -> None:
-    lines = problems({"version": "1.2", "urls": {"Repository": address}}, changelog, environment)
+    pages = {"CHANGELOG.md": changelog, "README.md": "# remora"}
+    lines = problems({"version": "1.2", "urls": {"Repository": address}}, pages, environment)
     assert len(lines) == (found is not None)
     assert all(found in line for line in lines if found is not None)
