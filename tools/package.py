@@ -38,6 +38,7 @@ __all__ = [
     "main",
     "problems_of_sdist",
     "problems_of_wheel",
+    "program",
     "project",
     "try_wheel",
 ]
@@ -165,8 +166,7 @@ def try_wheel(wheel: Path, version: str, bill: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         venv.create(directory / "venv")  # pip would be in the list
-        bin_ = directory / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
-        python = bin_ / "python"
+        python = program(directory / "venv", "python")
         pip = (*_PIP, "--python", python)
         constraints = ("--constraint", ROOT / "constraints.txt")
         _run(*pip, "install", *constraints, wheel, in_=directory)
@@ -175,7 +175,7 @@ def try_wheel(wheel: Path, version: str, bill: Path) -> None:
         told = f"import remora, sys; assert remora.__version__ == {version!r}"
         loaded = "assert not {'lancedb', 'pyarrow', 'numpy'} & sys.modules.keys()"
         _run(python, "-I", "-c", f"{told}; {loaded}", in_=directory)
-        _run(bin_ / "remora", "--version", in_=directory)
+        _run(program(directory / "venv", "remora"), "--version", in_=directory)
         for example in ("quickstart.py", "tested_agent.py"):
             shutil.copy(ROOT / "examples" / example, directory)
         _run(python, "-I", "quickstart.py", in_=directory)
@@ -183,17 +183,23 @@ def try_wheel(wheel: Path, version: str, bill: Path) -> None:
         _run(python, "-I", "-m", "pytest", "-q", "tested_agent.py", in_=directory)
 
 
-def install_tools(directory: Path) -> Path:
-    """Install what releases need, apart from all else; returns where the programs are.
+def install_tools(directory: Path) -> None:
+    """Install what releases need into a new virtual environment.
 
     Raises:
         SystemExit: pip cannot install it; its output was shown.
     """
     venv.create(directory)
-    bin_ = directory / ("Scripts" if sys.platform == "win32" else "bin")
     tools = project()["dependency-groups"]["release"]
-    _run(*_PIP, "--python", bin_ / "python", "install", "--quiet", *tools)
-    return bin_
+    python = program(directory, "python")
+    _run(*_PIP, "--python", python, "install", "--quiet", *tools)
+
+
+def program(environment: Path, name: str) -> Path:
+    """The path of a program in a virtual environment."""
+    if sys.platform == "win32":
+        return environment / "Scripts" / f"{name}.exe"
+    return environment / "bin" / name
 
 
 def _list_parts(python: Path, bill: Path) -> None:
@@ -202,8 +208,9 @@ def _list_parts(python: Path, bill: Path) -> None:
     about = ("--pyproject", ROOT / "pyproject.toml", "--mc-type", "library")
     written = ("--output-reproducible", "--output-format", "JSON", "--output-file", bill)
     with tempfile.TemporaryDirectory() as tools:
-        program = install_tools(Path(tools)) / "cyclonedx-py"
-        _run(program, "environment", *about, *written, python)
+        install_tools(Path(tools))
+        lister = program(Path(tools), "cyclonedx-py")
+        _run(lister, "environment", *about, *written, python)
 
 
 def _run(

@@ -24,7 +24,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from tools.package import ROOT, install_tools, project
+from tools.package import ROOT, install_tools, program, project
 
 __all__ = ["audit", "main", "name", "problems", "ready", "summary"]
 
@@ -86,11 +86,12 @@ def audit() -> int:
         pins = directory / "parts.txt"
         pins.write_text("".join(f"{one['name']}=={one['version']}\n" for one in parts))
         try:
-            program = install_tools(directory / "tools") / "pip-audit"
+            install_tools(directory / "tools")
         except SystemExit:  # pip said why
             return _skip("pip-audit cannot be installed")
         options = ("--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json")
-        command = [str(word) for word in (program, *options, "--requirement", pins)]
+        auditor = program(directory / "tools", "pip-audit")
+        command = [str(word) for word in (auditor, *options, "--requirement", pins)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         answered = json.loads(done.stdout)["dependencies"]
