@@ -37,11 +37,6 @@ def test_layout() -> None:
         )
 
 
-def test_the_readme_is_short() -> None:
-    """Who never heard of remora reads it in two minutes."""
-    assert len((ROOT / "README.md").read_text().split()) <= 700
-
-
 def test_what_is_covered_and_what_is_not() -> None:
     """S0.31: the cookbook says that long-term and many-user memory are covered, and a knowledge
     base is not.

@@ -12,6 +12,7 @@ from tools.lint.code import errors, loggers, private_parts, separation
 from tools.lint.documents import examples, figures, installs, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
+from tools.lint.prose import lowered, prose, table
 from tools.lint.source import Rule, sources
 from tools.lint.words import docstrings, words
 
@@ -29,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     loggers,
     private_parts,
     process_state,
+    prose,
     separation,
     shared_variables,
     words,
@@ -48,6 +50,8 @@ def main() -> int:
     files = sources()
     found = [f"{line} [{rule.__name__}]" for rule in RULES for line in rule(files)]
     print("\n".join(found) or f"{len(files)} files, {len(RULES)} rules: nothing is wrong")
+    if not found and lowered(files, counts := table()) != counts:
+        print("counts of pages have fallen: python -m tools.prose --update lowers docs/prose.toml")
     return 1 if found else 0
 
 
