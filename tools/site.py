@@ -1,9 +1,11 @@
-"""Build the documents as a static site, and check it: the pages work offline, and the API is whole.
+"""Build the documents as a static site, and check it.
 
     python -m tools.site [--into DIR]
 
 Sphinx makes the pages from README.md, docs/ and the docstrings; a warning of it, such as a link
-that leads nowhere, is a failure. Then each public name, method and attribute must be described.
+that leads nowhere, is a failure. Then each public name, method and attribute must be described, no
+page may load anything from elsewhere, and each must be in the search, in llms.txt, and have its
+text next to it (`tools.site_texts`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -46,7 +49,7 @@ _STYLE = re.compile(r"""(?:@import|url\()\s*["']?((?:https?:)?//[^"')]+)""")
 def build(into: Path) -> None:
     """Make the site anew in a directory."""
     shutil.rmtree(into, ignore_errors=True)
-    options = ("-b", "html", "-q", "--fail-on-warning", "--keep-going", "-c", "docs")
+    options = ("-b", "html", "-q", "-j", "auto", "--fail-on-warning", "--keep-going", "-c", "docs")
     command = [sys.executable, "-m", "sphinx", *options, ".", str(into)]
     if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
         raise SystemExit(code)
@@ -101,7 +104,37 @@ def problems(site: Path) -> list[str]:
             f"{page.relative_to(site)} loads {address}"
             for address in pattern.findall(page.read_text(encoding="utf-8"))
         ]
-    return found
+    return [*found, *_text_problems(site)]
+
+
+def _text_problems(site: Path) -> Iterator[str]:
+    """Pages that a reader finds in no list, by no search, or not as text."""
+    listed = re.findall(r"\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    searched = _searched(site)
+    for name in listed:
+        if not (site / name).is_file():
+            yield f"llms.txt lists {name}, which is not there"
+    for page in sorted(site.rglob("*.html")):
+        name = page.relative_to(site).with_suffix("").as_posix()
+        texts = [name + suffix for suffix in (".md", ".txt") if (site / (name + suffix)).exists()]
+        if name in {"index", "search"}:
+            continue
+        if name not in searched:
+            yield f"search finds no word of {name}.html"
+        if not texts:
+            yield f"{name}.html has no text beside it"
+        elif texts[0] not in listed:
+            yield f"llms.txt does not list {texts[0]}"
+        elif f'href="{Path(texts[0]).name}"' not in page.read_text(encoding="utf-8"):
+            yield f"{name}.html does not link its text"
+
+
+def _searched(site: Path) -> set[str]:
+    """Pages of which the search's index has a word."""
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    pages = [[at] if isinstance(at, int) else at for at in index["terms"].values()]
+    return {index["docnames"][page] for word in pages for page in word}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import site
+from tools.site_texts import Entry, write_texts
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "api"
@@ -19,6 +20,13 @@ def made(directory: Path, *names: str, page: str = "") -> Path:
     head = b"# Sphinx inventory version 2\n# Project: x\n# Version: 1\n# zlib\n"
     (directory / "objects.inv").write_bytes(head + zlib.compress(lines))
     (directory / "index.html").write_text(page)
+    (directory / "llms.txt").write_text("- [One](docs/one.md): A page.\n")
+    (directory / "searchindex.js").write_text(
+        'Search.setIndex({"docnames":["docs/one"],"terms":{"page":0,"word":[0]}})'
+    )
+    (directory / "docs").mkdir(exist_ok=True)
+    (directory / "docs" / "one.md").write_text("# One\n\nA page.\n")
+    (directory / "docs" / "one.html").write_text('<a href="one.md">Markdown</a>')
     return directory
 
 
@@ -48,6 +56,54 @@ def test_pages_load_nothing_from_elsewhere(tmp_path: Path, page: str, loaded: st
     found = site.problems(made(tmp_path, *names, page=page))
     assert len(found) == (loaded is not None)
     assert loaded is None or loaded in found[0]
+
+
+def test_each_page_is_listed_searched_and_has_its_text(tmp_path: Path) -> None:
+    names = [found[0] for found in site.public()]
+    built = made(tmp_path, *names)
+    assert site.problems(built) == []
+    (built / "docs" / "one.html").write_text("no link")
+    (built / "docs" / "two.html").write_text("")
+    (built / "docs" / "three.html").write_text("")
+    (built / "docs" / "three.txt").write_text("")
+    (built / "llms.txt").write_text(
+        "- [One](docs/one.md): A page.\n- [Four](docs/four.md): None.\n"
+    )
+    assert site.problems(built) == [
+        "llms.txt lists docs/four.md, which is not there",
+        "docs/one.html does not link its text",
+        "search finds no word of docs/three.html",
+        "llms.txt does not list docs/three.txt",
+        "search finds no word of docs/two.html",
+        "docs/two.html has no text beside it",
+    ]
+
+
+def test_texts_of_the_site(tmp_path: Path) -> None:
+    """Every page is in llms.txt, every page that is written by hand in llms-full.txt, and links in
+    the Markdown lead to files of the site.
+    """
+    parts = {
+        "Start": [
+            Entry("README.md", "remora", "A memory."),
+            Entry("docs/index.md", "All", "Here."),
+        ],
+        "Rest": [
+            Entry("examples/README.md", "Examples", "Programs."),
+            Entry("docs/evidence/speed.md", "Speed", "Figures."),
+            Entry("docs/reference/api/session.rst", "Sessions", "Session, Turn"),
+        ],
+    }
+    write_texts(tmp_path, "1.2.3", parts)
+    listing = (tmp_path / "llms.txt").read_text()
+    assert listing.startswith("# remora 1.2.3\n\n> A memory.\n")
+    assert "## Rest\n\n- [Examples](examples/README.md): Programs.\n" in listing
+    assert "- [Sessions](docs/reference/api/session.txt): Session, Turn\n" in listing
+    full = (tmp_path / "llms-full.txt").read_text()
+    pages = [part.split(" -->")[0] for part in full.split("\n<!-- ") if ".md -->" in part[:80]]
+    assert pages == ["README.md", "docs/index.md", "examples/README.md"]
+    assert (tmp_path / "examples" / "quickstart.py").exists()
+    assert "](reference/api/index.txt)" in (tmp_path / "docs" / "index.md").read_text()
 
 
 def test_each_public_module_has_a_page() -> None:
