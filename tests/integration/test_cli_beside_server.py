@@ -25,6 +25,7 @@ from remora.cluster.wire import WIRE, Hello, frame
 from remora.errors import CommitFailed, DirectoryUnusable, InvalidInput, OwnerFailed
 from remora.services.answering import SOCKET_NAME, WORK
 from remora.storage.sqlite.read_only import ReadOnlyJournal
+from remora.storage.sqlite.schema import FORMAT
 from tests.configs import LEAN as CONFIG
 from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, PLAIN, poison
 from tests.harness import user
@@ -124,8 +125,12 @@ async def test_a_reader_writes_nothing(tmp_path: Path) -> None:
             assert [one.content for one in await seen.history()] == ["First."]
         assert [one.content for one in await chat.history()] == ["First.", "Second."]
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("PRAGMA user_version = 1")
+        database.execute(f"PRAGMA user_version = {FORMAT - 1}")
     with pytest.raises(DirectoryUnusable, match="start the application once"):
+        await ReadOnlyJournal.open(path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA user_version = 1")
+    with pytest.raises(DirectoryUnusable, match="no release reads"):
         await ReadOnlyJournal.open(path)
 
 
