@@ -46,7 +46,7 @@ POLICY = "default-src 'none'; connect-src 'self'; script-src 'nonce-{0}'; style-
 
 def memory() -> remora.Runtime:
     """The memory of all workers: each calls this, and so does the process that owns it."""
-    return remora.Runtime(os.environ.get("MEMORY_DIR", "remora-memory"))
+    return remora.Runtime(os.environ.get("MEMORY_DIR", "chat-memory"))
 
 
 @asynccontextmanager

@@ -2,9 +2,9 @@
 
 ``pip install langgraph "./remora[langgraph]"``, then, in the clone::
 
-    python -m examples.gallery.langgraph_agent memory monday "What is in order A-4711?"
-    python -m examples.gallery.langgraph_agent memory monday "Is it this one?" picture.png
-    python -m examples.gallery.langgraph_agent memory friday "Where is my bicycle?"
+    python -m examples.gallery.langgraph_agent graph-memory monday "What is in order A-4711?"
+    python -m examples.gallery.langgraph_agent graph-memory monday "Is it this one?" picture.png
+    python -m examples.gallery.langgraph_agent graph-memory friday "Where is my bicycle?"
 
 The checkpointer stores a thread's messages as those of a session, so the model is given a context
 of remora: the newest messages, a summary of older ones, and what other threads have on the question

@@ -87,7 +87,8 @@ def _statements(messages: Sequence[Chat]) -> Iterator[str]:
             quoted = re.fullmatch(r'- \(.*?\) (\w+).*?: (".*")', line)  # a recalled message
             said = json.loads(quoted[2]) if quoted else line
             by = quoted[1].lower() if quoted else message["role"]
-            if by in {"user", "tool", "fact"} and not said.endswith("?"):
+            header = not quoted and line.startswith(("<", "Possibly relevant"))
+            if by in {"user", "tool", "fact"} and not said.endswith("?") and not header:
                 yield said
 
 

@@ -140,7 +140,7 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         base_url=os.environ.get("SLACK_API", "https://slack.com/api/"),
         headers={"Authorization": f"Bearer {os.environ['SLACK_BOT_TOKEN']}"},
     )
-    directory = os.environ.get("MEMORY_DIR", "remora-memory")
+    directory = os.environ.get("MEMORY_DIR", "slack-memory")
     async with (
         remora.Runtime(directory, config=config) as app.state.runtime,
         slack,

@@ -3,7 +3,7 @@
 ``pip install "./remora[serve,client]"``, then, in the clone::
 
     remora keys keys.txt --add shop          # prints a key; one more for each other tenant
-    remora http memory --keys keys.txt       # in a terminal of its own
+    remora http desk-memory --keys keys.txt       # in a terminal of its own
     REMORA_API_KEY=… python -m examples.gallery.support_desk alice
 
 Each line on standard input is a message of the user, and is answered. ``/said`` lists what the user

@@ -294,7 +294,7 @@ examples:
   remora serve myapp.memory:runtime         own a memory for the workers that connect to it
   remora config --defaults > remora.yaml    every key, its default and what it is for
 
-exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
+exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but broken parts of the file were left out
 """
 
 

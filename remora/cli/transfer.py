@@ -271,9 +271,11 @@ async def _import_foreign(console: Console, arguments: argparse.Namespace) -> in
             if arguments.json:
                 print_json(translation)
             else:
-                console.print(f"{_contents(translation)} would be imported", highlight=False)
+                refused = translation.broken and not arguments.skip_broken
+                first = "without --skip-broken nothing is imported; with it, " if refused else ""
+                console.print(f"{first}{_contents(translation)} would be imported", highlight=False)
                 _print_left_out(console, translation)
-            return 1 if translation.broken and not arguments.skip_broken else 0
+            return _exit_code(translation, skip_broken=arguments.skip_broken)
         report, dead = await _import(arguments, export, skip_existing=True)
     if arguments.json:
         print_json(
@@ -283,10 +285,16 @@ async def _import_foreign(console: Console, arguments: argparse.Namespace) -> in
                 "dead_letters": dead,
             }
         )
+    else:
+        _print_imported(console, report, dead)
+        _print_left_out(console, translation)
+    return _exit_code(translation, skip_broken=True)
+
+
+def _exit_code(translation: Translation, *, skip_broken: bool) -> int:
+    if not translation.broken:
         return 0
-    _print_imported(console, report, dead)
-    _print_left_out(console, translation)
-    return 0
+    return 3 if skip_broken else 1
 
 
 async def _translate(arguments: argparse.Namespace, path: Path, dest: Path) -> Translation:
@@ -310,7 +318,7 @@ async def _translate(arguments: argparse.Namespace, path: Path, dest: Path) -> T
 def _print_left_out(console: Console, translation: Translation) -> None:
     for reason, left in sorted(translation.left_out.items(), key=lambda one: -one[1].count):
         names = f" ({', '.join(left.examples)})" if left.examples else ""
-        line = f"not carried over: {left.count:,} of: {reason}{names}"
+        line = f"not carried over: {reason}: {left.count:,}{names}"
         console.print(printable(line), style="dim", markup=False, highlight=False)
     if translation.broken:
         console.print(f"broken, and left out: {counted(translation.broken, 'record')}", style="red")

@@ -86,15 +86,15 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     2,657 tokens of memories (0: .882, 3,933), and 2,430 tokens for questions of which nobody ever
     spoke (0: 3,932)."""
     depth: int = 200
-    """Candidates taken from each list (LoCoMo: recall@10 .815 with 200, .807 with 100)."""
+    """Candidates taken from each list (LoCoMo: R@10 .815 with 200, .807 with 100)."""
     turn_weight: float = 0.5
     """Weight of the full-text match of the message (bm25)."""
     window_weight: float = 0.5
     """Weight of the full-text match of the message with its neighbours (bm25_neighbourhood)."""
     vector_weight: float = 0.35
     """Weight of the similarity of meaning (cosine). For people's chat anything from 0.25 to 0.5 is
-    equal with the embedded embedder; agent chat wants more (BEAM: recall@10 .504 at 0.25, .535 at
-    0.5). A transformer wants 0.5 (LoCoMo, e5-small: recall@5 .736 at 0.25, .743 at 0.5)."""
+    equal with the embedded embedder; agent chat wants more (BEAM: R@10 .504 at 0.25, .535 at
+    0.5). A transformer wants 0.5 (LoCoMo, e5-small: R@5 .736 at 0.25, .743 at 0.5)."""
     vector_agreement: float = 0.2
     """Correlation of the vector list with the text lists below which the vector list loses weight,
     so that a useless embedder does no harm; 0 trusts any."""
@@ -107,47 +107,47 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     question_penalty: float = 0.3
     """Share that a message loses if it consists of questions only; others lose in proportion. For
     people with names only: users ask an assistant in the very message that holds the fact (BEAM:
-    recall@10 rises by .025 without it)."""
+    R@10 rises by .025 without it)."""
     speaker_prior: float = 1.5
     """Factor for messages whose speaker is named in the query."""
     user_prior: float = 1.5
     """Factor for a user's messages, and tools' results, where an assistant answers: three quarters
-    of the evidence is in a user's (BEAM: recall@10 falls by .066 without it), and most of the rest
+    of the evidence is in a user's (BEAM: R@10 falls by .066 without it), and most of the rest
     in results. With or without names; not where all who speak are people with names."""
     identifier_bonus: float = 1.0
     """Further share that a message gains if it has the identifier that the question names: an order
     number, a code, an e-mail address, a path. Of several, rare ones count more."""
     near_words: float = 0.4
     """What a word counts that is near a word of the question in meaning, times its cosine; 0 looks
-    for none. It finds what was said in other words (LoCoMo: recall@5 .755 instead of .743). The
+    for none. It finds what was said in other words (LoCoMo: R@5 .755 instead of .743). The
     embedded embedder knows near words, and one of yours may. Everyday words of six languages are
-    written down ("heating", "boiler", "Heizung") and count as much without an embedder (recall@10
+    written down ("heating", "boiler", "Heizung") and count as much without an embedder (R@10
     .828 instead of .823). A user with more than `hot_rows` rows is searched without them."""
     session_weight: float = 0.2
     """Weight of the full-text match of a message's whole session (bm25): questions are often about
-    what one conversation was about (LoCoMo: recall@5 .755 instead of .747)."""
+    what one conversation was about (LoCoMo: R@5 .755 instead of .747)."""
     time_bonus: float = 1.3
     """Factor for messages that say when ("yesterday", "last week"), if the question asks for it, in
-    English, German, French, Spanish, Japanese or Chinese (LoCoMo: recall@1 .443 instead of .430,
-    recall@5 .755 instead of .752)."""
+    English, German, French, Spanish, Japanese or Chinese (LoCoMo: R@1 .443 instead of .430,
+    R@5 .755 instead of .752)."""
     date_bonus: float = 1.75
     """Factor for messages of the days that a question names ("on 7 May", "last summer", "vor zwei
     Wochen"), because they were said or speak of them; 1 reads no dates (LoCoMo, questions with
-    dates: recall@5 .798 instead of .769)."""
+    dates: R@5 .798 instead of .769)."""
     list_spread: float = 0.05
     """Share of its score that a message loses for each better one of its session, up to seven, if
     the question asks for several things ("which books", "how many", "all the"), in English, German,
     French, Spanish, Japanese or Chinese; 0 for none (LoCoMo, questions of several messages:
-    recall@10 .531 instead of .510; lists in generated chats: .282 instead of .269)."""
+    R@10 .531 instead of .510; lists in generated chats: .282 instead of .269)."""
     deadline_s: float = 1.0
     """After this time `load(query=…)` omits long-term memory, and its sources say so."""
     rerank_depth: int = 50
     """How many of the best memories a reranker judges, if there is one; the others keep their
-    places behind them. LoCoMo: with 50 a small model raised recall@10 from .815 to .830, with 20
+    places behind them. LoCoMo: with 50 a small model raised R@10 from .815 to .830, with 20
     to .826."""
     rerank_weight: float = 0.5
     """What a reranker's scores count among the memories that it judged, from 0 to 1; those of the
-    fusion count the rest. LoCoMo, word by word with a MiniLM: recall@10 .815 at 0, .830 at 0.35,
+    fusion count the rest. LoCoMo, word by word with a MiniLM: R@10 .815 at 0, .830 at 0.35,
     .826 at 0.5, .814 at 0.7, .741 at 1. A large model may deserve more."""
     rerank_deadline_s: float = 0.5
     """After this time the memories keep the order that they were found in, and the sources of

@@ -376,7 +376,7 @@ def _check_cover(summary: Summary) -> None:
 
 
 async def _adopt_user(target: TransferParts, one: UserExport) -> int:
-    """Add a user's memories and state items; returns the number of memories.
+    """Add a user's memories and state items; returns the number of memories that are new.
 
     What the user has already does not change.
     """
@@ -384,6 +384,7 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     memories = await compute_in_thread(
         lambda: tuple(import_memory(intake, one.user, item) for item in one.memories)
     )
+    there = await target.journal.memories(one.user, [item.id for item in memories])
     kept = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
     state_items = await compute_in_thread(import_user_items, intake, kept)
     working = await _working(target, one)
@@ -391,7 +392,7 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
         some = slice(start, start + _ITEMS_AT_ONCE)
         adopt = AdoptUser(memories[some], working[some], () if start else state_items)
         await target.registry.ask(UserKey(one.user), adopt, timeout_s=_TIMEOUT_S)
-    return len(memories)
+    return len(memories) - len(there)
 
 
 async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem, ...]:

@@ -294,7 +294,7 @@ def _export(found: Conversation, owner: str, now: datetime, notes: Notes) -> Ses
     untimed = sum(one.at is None for one in found.messages)
     at = next((one.at for one in found.messages if one.at is not None), now)
     if untimed == len(found.messages):
-        notes.leave_out("time of messages: the file has none", count=untimed)
+        notes.leave_out("time of a message, which the file does not have", count=untimed)
     for seq, said in enumerate(found.messages, start=1):
         at = said.at or at
         id_ = _message_id(said, seq, ids)

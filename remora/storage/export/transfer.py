@@ -116,7 +116,7 @@ class TransferReport(msgspec.Struct, frozen=True):
         sessions: how many.
         messages: of these sessions.
         users: that have more than sessions.
-        memories: of these users.
+        memories: of these users; in an import, those that were not there.
         skipped: sessions that existed already.
     """
 
