@@ -275,7 +275,7 @@ async def test_an_earlier_format(cluster: Cluster, dump: Path) -> None:
     async with Runtime.in_memory(journal=journal) as runtime:
         owner = await read_owner(cluster.dsn(), "golden")
         assert owner is not None
-        assert owner.epoch == 2
+        assert owner.epoch == 3  # the migration is an owner of its own
         chat = runtime.session("alice", "chat")
         said = [f"message {n} \x00 é 漢" for n in range(30)]
         assert [one.content for one in await chat.history()] == said
@@ -292,6 +292,44 @@ async def test_an_earlier_format(cluster: Cluster, dump: Path) -> None:
         assert len(await chat.history()) == 31
     async with connected(cluster.dsn()) as connection:
         assert await connection.fetchval("SELECT format FROM golden.journal") == FORMAT
+
+
+async def test_an_owner_of_an_earlier_release_goes_on_until_it_leaves(cluster: Cluster) -> None:
+    """S3.26: the tables change when its lease has ended, and it stores nothing from then on."""
+    await restore(cluster, _DUMPS[0])
+    state = "SELECT format, epoch FROM golden.journal"
+    async with connected(cluster.dsn()) as connection:
+        await connection.execute(
+            "UPDATE golden.lease SET owner = 'earlier:1', seconds = 600, "
+            "until = clock_timestamp() + interval '10 minutes'"
+        )
+        before = await connection.fetch(state)
+        with pytest.raises(StorageError, match="owned by earlier:1"):
+            await open_journal(cluster.dsn(), "golden", wait_s=0)
+        assert await connection.fetch(state) == before
+        assert await connection.fetchval("SELECT golden.renew(1)")
+        await connection.execute("SELECT golden.release(1)")
+        await (await open_journal(cluster.dsn(), "golden", wait_s=0)).aclose()
+        assert await connection.fetchval("SELECT format FROM golden.journal") == FORMAT
+        assert not await connection.fetchval("SELECT golden.renew(1)")
+
+
+async def test_several_processes_migrate_at_once(cluster: Cluster) -> None:
+    """S3.26: one does it, and the others go on with what it made."""
+    for _ in range(3):
+        await restore(cluster, _DUMPS[0])
+        journals = []
+
+        async def open_one(found: list[PostgresJournal] = journals) -> None:
+            found.append(await open_journal(cluster.dsn(), "golden", lease_s=0))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(open_one)
+        newest = max(journals, key=lambda one: one.epoch)
+        assert (await newest.counts()).messages == 33
+        for one in journals:
+            await one.aclose()
 
 
 async def test_a_migration_that_fails_changes_nothing(cluster: Cluster) -> None:

@@ -293,7 +293,7 @@ async def _make_shard(
     """Make a shard's journal if there is none. One of an older format waits for its next owner."""
     found = await read_format(writer, schema)
     if not found:
-        await migrate(writer, schema)
+        await migrate(writer, schema, Tenure(0, 0))
     elif found > FORMAT:
         raise JournalTooNew(
             f"the journal in the schema {schema} has format {found}, this remora reads up to "

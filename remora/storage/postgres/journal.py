@@ -141,7 +141,7 @@ class PostgresJournal(PostgresReader, JournalWriter):
             await check_server(writer, other, durability)
             if lease_s:
                 await check_network(writer, lease_s)
-            await migrate(writer, schema)
+            await migrate(writer, schema, tenure)
             ownership = await take_ownership(writer, schema, memory, first_settings or {}, tenure)
             lease = None
             if lease_s:

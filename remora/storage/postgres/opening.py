@@ -145,15 +145,20 @@ _POOLER = (
 )
 
 
-async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
+async def migrate(writer: asyncpg.Connection[Any], schema: str, tenure: Tenure) -> None:
     """Make the schema, or bring it up to date: one transaction, of one round trip.
+
+    Tables of an older format change when nobody's lease runs: an owner of an earlier release goes
+    on until it leaves.
 
     Raises:
         JournalTooNew: a newer remora made it; nothing was changed.
         ConfigError: something else is in the schema, or the role may not use it.
+        StorageError: it has an older format, and its owner did not leave in time.
     """
     await _check_one_piece(writer, schema)
-    for attempt in range(TRIES):
+    owner, left = _OwnerWait(schema, tenure), TRIES
+    while True:
         format_ = await read_format(writer, schema)
         if format_ > FORMAT:
             raise JournalTooNew(
@@ -169,23 +174,39 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
                 f"the journal in the schema {schema} has the format {format_} from before the "
                 "first release, which no release reads: name another schema"
             )
-        script = "BEGIN; " + f"CREATE SCHEMA IF NOT EXISTS {schema}; " * (not format_)
-        script += in_schema(MIGRATIONS[format_], schema)
         # no row: another process did it first, and the division by zero rolls all back
-        script += (
-            f"; UPDATE {schema}.journal SET format = {FORMAT} WHERE format = {format_}; "
-            f"SELECT 1 / count(*) FROM {schema}.journal WHERE format = {FORMAT}; COMMIT"
-        )
-        await try_script(writer, script, last=attempt == TRIES - 1)
+        check = "SELECT 1 / count(*) FROM remora.journal WHERE format = {}; "
+        create = f"CREATE SCHEMA IF NOT EXISTS {schema}; "
+        begin = _TAKE + check.format(format_) if format_ else create
+        script = f"BEGIN; {begin}{MIGRATIONS[format_]}; "
+        script += f"UPDATE remora.journal SET format = {FORMAT} WHERE format = {format_}; "
+        script += f"{check.format(FORMAT)}COMMIT"
+        if await try_script(writer, in_schema(script, schema), last=not left):
+            continue
+        if format_ and await read_format(writer, schema) == format_:
+            await owner.wait(writer)
+        else:
+            left -= 1
 
 
-async def try_script(writer: asyncpg.Connection[Any], script: str, *, last: bool) -> None:
+# The migration takes the journal over as well, so that a former owner stores nothing from then on.
+# PostgreSQL refuses one of two that replace a function at once: the lock has them come in turn.
+_TAKE = """
+SELECT 1 / count(j.epoch) FROM remora.claim('', '', 0) AS j;
+LOCK TABLE remora.journal IN EXCLUSIVE MODE;
+"""
+
+
+async def try_script(writer: asyncpg.Connection[Any], script: str, *, last: bool) -> bool:
     """Run a transaction, or nothing of it if another process made the same things first.
 
     Args:
         writer: a connection that is in no transaction.
         script: from ``BEGIN`` to ``COMMIT``.
         last: being second is an error as well.
+
+    Returns:
+        Whether it ran.
     """
     try:
         await writer.execute(script)
@@ -194,6 +215,8 @@ async def try_script(writer: asyncpg.Connection[Any], script: str, *, last: bool
             await writer.execute("ROLLBACK")
         if last or not isinstance(e, _ANOTHER_WAS_FIRST):
             raise
+        return False
+    return True
 
 
 async def read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
@@ -288,7 +311,7 @@ async def _claim(
     writer: asyncpg.Connection[Any], schema: str, tenure: Tenure
 ) -> tuple[asyncpg.Record, float]:
     """The journal's row after the claim, and when that was sent."""
-    began, told = boot_time(), False
+    owner = _OwnerWait(schema, tenure)
     claim = in_schema("SELECT * FROM remora.claim($1, $2, $3)", schema)
     us = f"{socket.gethostname()}:{os.getpid()}"
     while True:
@@ -297,15 +320,33 @@ async def _claim(
         assert row is not None
         if row["epoch"] is not None:
             return row, sent
+        await owner.wait(writer)
+
+
+class _OwnerWait:
+    """Waits for the lease of a journal's owner to end."""
+
+    def __init__(self, schema: str, tenure: Tenure) -> None:
+        self._schema = schema
+        self._wait_s = tenure.wait_s
+        self._began, self._told = boot_time(), False
+
+    async def wait(self, writer: asyncpg.Connection[Any]) -> None:
+        """Wait for a moment.
+
+        Raises:
+            StorageError: the owner had the time that it gets.
+        """
+        schema = self._schema
         held = await writer.fetchrow(
             in_schema("SELECT owner, since, seconds FROM remora.lease", schema)
         )
         assert held is not None
-        wait_s = held["seconds"] + _MARGIN_S if tenure.wait_s is None else tenure.wait_s
-        if not told:
-            told = True
+        wait_s = held["seconds"] + _MARGIN_S if self._wait_s is None else self._wait_s
+        if not self._told:
+            self._told = True
             _logger.info("journal_owned", schema=schema, owner=held["owner"], wait_s=wait_s)
-        if boot_time() - began >= wait_s:
+        if boot_time() - self._began >= wait_s:
             raise StorageError(
                 f"the journal in the schema {schema} is owned by {held['owner']} since "
                 f"{held['since']:%Y-%m-%d %H:%M:%S}Z, which renews its lease: stop that process, "

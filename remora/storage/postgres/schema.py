@@ -28,9 +28,7 @@ _FUNCTIONS = (
     .replace("{NEXT_NUMBER}", NEXT_NUMBER)
     .replace("{ENTRY_KIND}", ENTRY_KIND)
 )
-# PostgreSQL refuses one of two that replace a function at once: the lock has them come in turn.
 _RENAMED = """
-LOCK TABLE remora.journal IN EXCLUSIVE MODE;
 ALTER TABLE remora.folds RENAME TO summaries;
 ALTER TABLE remora.facets RENAME TO state_items;
 ALTER TABLE remora.actors RENAME COLUMN folding TO summarizing;
