@@ -47,7 +47,7 @@ from remora.cluster.reshard import NothingToDivide, require_tables, reshard
 from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput, StorageError
 from remora.logging import get_logger
-from remora.maintenance.offline import JOURNAL, offline, require_memory
+from remora.maintenance.offline import JOURNAL, migrate_journal, offline, require_memory
 from remora.maintenance.verify import verify_owned
 from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
@@ -289,6 +289,7 @@ class _ToDatabase:
                 f"{directory} is damaged ({damage[0].kind}: {damage[0].detail}), and was "
                 "not moved: remora verify says more, remora repair mends it"
             )
+        await migrate_journal(directory)
         settings = await run_in_thread(read_settings, directory / JOURNAL)
         if settings.get("reembed") or settings.get("leftover"):
             raise InvalidInput(

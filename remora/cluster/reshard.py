@@ -32,7 +32,7 @@ from remora.cluster.sharding import shard_of
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError
 from remora.logging import get_logger
-from remora.maintenance.offline import JOURNAL, offline, require_memory
+from remora.maintenance.offline import JOURNAL, migrate_journal, offline, require_memory
 from remora.maintenance.verify import check_opened, verify_owned
 from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.threads import run_in_thread
@@ -213,6 +213,7 @@ class _Resharding:
                     f"{source} is damaged ({damage[0].kind}: {damage[0].detail}), and was not "
                     f"divided: remora verify --dir {source} says more, remora repair mends it"
                 )
+            await migrate_journal(source)
             settings = await run_in_thread(read_settings, source / JOURNAL)
             if settings.get("reembed"):
                 raise InvalidInput(

@@ -22,6 +22,8 @@ from remora.storage.layout import explain_missing
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import is_of_another_journal, mark_path, missing_commits, read_mark
+from remora.storage.sqlite.peek import peek_format
+from remora.storage.sqlite.schema import FORMAT
 
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
@@ -137,6 +139,19 @@ async def _describe(journal: SqliteJournal, directory: Path, config: Config) -> 
     if isinstance(place, Path) and not await run_in_thread(place.is_dir):
         place = None
     return Offline(journal, used, place, whole, tuple(leftovers), config)
+
+
+async def migrate_journal(directory: Path) -> None:
+    """Bring a journal of an earlier remora up to date, so that its tables can be copied.
+
+    Requires exclusive access.
+
+    Raises:
+        JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be opened.
+    """
+    journal = directory / JOURNAL
+    if await run_in_thread(peek_format, journal) < FORMAT:
+        await (await SqliteJournal.open(journal, durability="power")).aclose()
 
 
 class LostCommits(msgspec.Struct, frozen=True):

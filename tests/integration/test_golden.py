@@ -19,10 +19,11 @@ import anyio.to_thread
 import pytest
 
 from remora.cli.main import main
+from remora.cluster.reshard import reshard
 from remora.errors import JournalTooNew
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.schema import FORMAT, MIGRATIONS
-from tests.golden.directory import SESSIONS, answers, finish, import_export, open_runtime
+from tests.golden.directory import CONFIG, SESSIONS, answers, finish, import_export, open_runtime
 from tests.golden.reading import reading
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves copy files
@@ -185,6 +186,18 @@ async def test_a_directory_answers_as_it_did(
         await finish(runtime)
         assert await runtime.dead_letters() == []
         assert changes(then["finished"], await answers(runtime)) == []
+
+
+@pytest.mark.parametrize("name", ["memory", "killed"])
+async def test_a_directory_that_is_divided_first(
+    golden: Path, then: dict[str, Any], name: str
+) -> None:
+    """G3: today's code never opened it. It answers as it did when it is in one piece again."""
+    assert (await reshard(golden / name, 2, CONFIG)).before == 1
+    assert (await reshard(golden / name, 1, CONFIG)).before == 2
+    async with open_runtime(golden / name) as runtime:
+        found = await answers(runtime)
+        assert changes(then["memory"], found, access=name == "memory") == []
 
 
 @pytest.mark.parametrize("name", ["export.jsonl", "export"])

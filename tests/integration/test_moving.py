@@ -5,6 +5,7 @@ it survives, and every crash.
 from __future__ import annotations
 
 import itertools
+import tarfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -174,6 +175,19 @@ async def test_every_row_is_as_it_was(
     await move_to_directory(memory, config)
     assert rows_of(memory / "journal.db") == before
     assert (await verify(memory, CONFIG, deep=True)).findings == ()
+
+
+async def test_a_memory_of_an_earlier_release(cluster: Cluster, tmp_path: Path) -> None:
+    """G3: its journal is brought up to date before it moves."""
+    memory = tmp_path / "memory"
+    golden = Path(__file__).parents[1] / "golden" / "version-0.1" / "files.tar.xz"
+    with tarfile.open(golden) as files:
+        # Python 3.11.0 to 3.11.3 have no filters
+        options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        files.extractall(tmp_path, **options)
+    before = await verify(memory, CONFIG)
+    report = await move_to_database(memory, in_database(cluster, CONFIG))
+    assert report.counts == before.counts
 
 
 async def test_to_an_object_store(
