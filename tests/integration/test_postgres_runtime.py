@@ -318,7 +318,7 @@ async def test_several_processes_migrate_at_once(cluster: Cluster) -> None:
     """S3.26: one does it, and the others go on with what it made."""
     for _ in range(3):
         await restore(cluster, _DUMPS[0])
-        journals = []
+        journals: list[PostgresJournal] = []
 
         async def open_one(found: list[PostgresJournal] = journals) -> None:
             found.append(await open_journal(cluster.dsn(), "golden", lease_s=0))

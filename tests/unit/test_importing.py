@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import zipfile
 from datetime import UTC, datetime
@@ -438,6 +439,7 @@ BROKEN: list[tuple[str, str | bytes, str]] = [
     ("chatgpt", json.dumps([chatgpt_talk("c", "A")])[:-9], "is the file complete"),
     ("chatgpt", json.dumps([chatgpt_talk("c", "A")]) + "x", "something follows the array"),
     ("chatgpt", "[" + '{"mapping":' * 100_000, "is the file complete"),
+    ("chatgpt", "[{" + "1," * 1_000_000, "is the file complete"),  # not a search from each byte
     ("chatgpt", '[{"mapping": {}, "more":' + DEEP + "]" * 200_000 + "}]", "nests too deeply"),
     ("chatgpt", b'[{"mapping": {}, "title": "\xff"}]', "not UTF-8"),
     ("chatgpt", "[]".encode("utf-16"), "is UTF-16"),
@@ -566,6 +568,19 @@ async def test_the_user_is_asked_for_where_the_file_names_none(tmp_path: Path) -
     made = await translated("mem0", path, user="bob")
     assert (made.users, made.memories) == (2, 2)
     assert made.left_out["memory with the text of another"].count == 1
+
+
+@pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
+def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, name: str) -> None:
+    """A read beyond the end of a mapped file would end the process."""
+    path = tmp_path / name
+    records = [json.dumps(sharegpt(("human", "A" * 1_000)))] * 100
+    text = "\n".join(records) if name == "data.jsonl" else f"[{','.join(records)}]"
+    path.write_text(text)
+    with SOURCES["sharegpt"].open(path) as found:
+        next(found.each)
+        os.truncate(path, 10)
+        assert len(list(found.each)) == 99
 
 
 @anyio_only

@@ -11,6 +11,7 @@ import codecs
 import json
 import mmap
 import re
+import shutil
 import sqlite3
 import tempfile
 import zipfile
@@ -31,7 +32,8 @@ _MAX_VALUE = 256 << 20  # bytes of a value in SQLite
 _CHUNK = 1 << 20
 _ZIP, _SQLITE = b"PK\x03\x04", b"SQLite format 3\x00"
 _LINES = frozenset({".jsonl", ".ndjson"})
-_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}"])', re.DOTALL)
+# matches at the end as well, where a search would try every byte before it
+_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}"]|\Z)', re.DOTALL)
 _BETWEEN = re.compile(rb"[\s,]*")
 _T = TypeVar("_T")
 
@@ -109,7 +111,7 @@ def open_json(
         elif head == _SQLITE:
             raise InvalidInput(f"{path} is a SQLite file, not JSON: is --from right?")
         else:
-            files = [file]
+            files = [opened.enter_context(_copy(path, file))]
         found = [_records(path, one, take_object) for one in files]
         counts = [one.total for one in found]
         total = None if None in counts else sum(one for one in counts if one is not None)
@@ -196,6 +198,18 @@ def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[IO[byte
         yield file
 
 
+@contextmanager
+def _copy(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """A copy of a file without a name: one that is cut while it is mapped ends the process."""
+    with tempfile.TemporaryFile(prefix="remora-import-") as copy:
+        try:
+            shutil.copyfileobj(file, copy, _CHUNK)
+            copy.flush()
+        except OSError as e:
+            raise InvalidInput(f"{path} cannot be copied to read it: {e.strerror or e}") from e
+        yield copy
+
+
 def _records(
     path: Path, file: IO[bytes], take_object: Callable[[bytes], Records | None] | None
 ) -> Records:
@@ -269,7 +283,7 @@ class _Array:
         """
         data, depth, begun, ended, number = self._data, 0, 0, self._start + 1, 0
         for found in _BRACKET.finditer(data, self._start):
-            at, bracket = found.start(1), found[1]
+            at, bracket = found.start(1), found[1] or b'"'
             if bracket in b"[{":
                 depth += 1
                 if depth == 2:
@@ -287,7 +301,7 @@ class _Array:
                         raise InvalidInput(f"something follows the array, at byte {at + 1}")
                     return
             else:
-                break  # a text without an end
+                break  # the end of the file, or a text without one
         raise InvalidInput(
             f"the JSON ends within record {number + 1}, which begins at byte {begun}: is the file "
             "complete?"
