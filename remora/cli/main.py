@@ -8,9 +8,12 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn
@@ -248,7 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             require_memory(arguments)
         if arguments.command == "view":
             return command_view(console, arguments)
-        return anyio.run(_COMMANDS[arguments.command], console, arguments)
+        with _ended_by_sigterm():
+            return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:
         Output(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
         return 1
@@ -257,6 +261,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             "interrupted: acknowledged data is kept; run the same command again to continue"
         )
         return 130
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does: no copy of a conversation is left in a temporary file."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set it
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run() -> None:

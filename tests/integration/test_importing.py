@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +43,7 @@ from tests.foreign import (
     write_json,
     zep_message,
 )
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 agents, adapter = late("agents"), late("remora.adapters.openai_agents")
@@ -190,6 +194,25 @@ async def test_a_server_may_run(run: Command, tmp_path: Path, product: str) -> N
         history = await runtime.session("alice", session.session).history()
         assert [one.content for one in history][:1] == ["Hi"]
         await runtime.session("alice", session.session).append({"role": "user", "content": "More"})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_a_command_that_is_told_to_end_leaves_no_copy(tmp_path: Path) -> None:
+    """S4.37: nothing stays in the directory for temporary files."""
+    rows = [sharegpt(("human", f"{n} {'A' * 1_000}"), ("gpt", "B")) for n in range(20_000)]
+    path = write_json(tmp_path / "data.json", rows)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = ["import", "--from", "sharegpt", str(path), "--user", "alice"]
+    command = [sys.executable, "-m", "remora", *words, "--dir", str(tmp_path / "memory")]
+    variables = {**os.environ, **LEAN_ENVIRONMENT, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: any(temporary.glob("*/export.jsonl")), "the copy is written")
+        process.terminate()
+        _, error = process.communicate()
+    assert process.returncode == 130
+    assert b"run the same command again" in error
+    assert not any(temporary.iterdir())
 
 
 async def test_sessions_of_the_agents_sdk(run: Command, tmp_path: Path) -> None:
