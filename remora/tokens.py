@@ -534,6 +534,13 @@ def _load_encoding(name: str) -> tiktoken.Encoding:
     if name in _CUT_FIRST:
         split = split.replace(_LOOK_AHEAD, "")
     special = special | {SEPARATOR: max(special.values()) + 1}
-    encoding = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens=special)
-    ranks.clear()  # 33 MB: the compiled part has its own, and this one serves pickling alone
+
+    class Packaged(tiktoken.Encoding):
+        """An encoding that is built again where it is unpickled."""
+
+        def __reduce__(self) -> tuple[Callable[[str], tiktoken.Encoding], tuple[str]]:
+            return load_encoding, (self.name,)
+
+    encoding = Packaged(name, pat_str=split, mergeable_ranks=ranks, special_tokens=special)
+    ranks.clear()  # 33 MB: the compiled part has its own
     return _loaded.setdefault(name, encoding)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -35,6 +37,15 @@ def test_counts() -> None:
         HeuristicCounter("words")
     assert CallableCounter(str.split).count("one two three") == 3
     assert CallableCounter(len).count("abc") == 3
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
+def test_an_encoding_can_be_pickled_and_copied(name: str) -> None:
+    """Another process builds it again."""
+    encoding = load_encoding(name)
+    text = "tiktoken is great! <|endoftext|>"
+    for other in (pickle.loads(pickle.dumps(encoding)), copy.deepcopy(encoding)):
+        assert other.encode_ordinary(text) == encoding.encode_ordinary(text)
 
 
 def test_definitions_match_tiktokens_own() -> None:
