@@ -89,6 +89,9 @@ def check_page(order: object, prefix: object, limit: object, after: object) -> L
     prefix = without_surrogates(check_text(prefix, "prefix"))
     if after is not None and not check_text(after, "after"):
         raise InvalidInput("after must be the cursor of a listing; leave it out for the first page")
+    for name, text in (("prefix", prefix), ("after", after)):
+        if "\x00" in str(text):  # which PostgreSQL does not take in a text
+            raise InvalidInput(f"{name} holds NUL, which no id does")
     return ListingPage.behind(
         None if after is None else without_surrogates(str(after)),
         order=cast("ListingOrder", order),

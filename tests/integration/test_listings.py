@@ -143,6 +143,8 @@ async def test_bad_arguments_are_refused(runtime: Runtime) -> None:
         {"limit": 0},
         {"limit": True},
         {"prefix": 3},
+        {"prefix": "a\x00"},
+        {"order": "name", "after": "a\x00"},
         {"after": 3},
         {"after": ""},
         {"order": "newest", "after": "alice"},
