@@ -28,7 +28,13 @@ _WIDEST = 1000
 
 
 class Output(Console):
-    """A console that breaks no sentence where no terminal shows it: grep finds it whole."""
+    """A console that breaks no sentence where no terminal shows it: grep finds it whole.
+
+    It makes no emoji of what is between colons: ids and texts are shown as they are.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"emoji": False, **options})
 
     def print(self, *objects: Any, **options: Any) -> None:
         """See `rich.console.Console.print`."""

@@ -254,8 +254,8 @@ def test_a_user_who_has_memories_alone(
 
 
 def test_user_data_cannot_drive_the_terminal(run: Commands) -> None:
-    """What people wrote, ids and names among it, is shown and not obeyed: neither markup nor escape
-    sequences.
+    """What people wrote, ids and names among it, is shown and not obeyed: neither markup nor emoji
+    codes nor escape sequences.
     """
     content = "[red]markup[/] \x1b]0;title\x07\x1b[2J bell"
     messages = [{"role": "user", "name": "[/b]", "content": content}]
@@ -267,6 +267,8 @@ def test_user_data_cannot_drive_the_terminal(run: Commands) -> None:
         ("recall", "[/x]", "bell \udcff"),
     ):
         shown += run(*command)
+    run.replay({"user": "a:x:b", "session": "s:bug:", "messages": messages})
+    assert "a:x:b / s:bug:" in run("show", "a:x:b", "s:bug:")
     assert "[red]markup[/]" in shown
     assert "\x1b]" not in shown
     assert "\x07" not in shown
