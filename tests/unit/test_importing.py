@@ -547,6 +547,20 @@ async def test_ids_that_remora_does_not_take_become_others(tmp_path: Path) -> No
 
 
 @anyio_only
+async def test_no_title_makes_a_conversation_broken(tmp_path: Path) -> None:
+    """It is cut where it is long, and one of a talk before 1970 is kept."""
+    early = chatgpt_talk("early", "A")
+    for one in early["mapping"].values():
+        if one["message"]:
+            one["message"]["create_time"] = -1e9
+    path = write_json(
+        tmp_path / "conversations.json",
+        [early, chatgpt_talk("long", "B") | {"title": "漢" * 100_000}],
+    )
+    assert (await translated("chatgpt", path)).sessions == 2
+
+
+@anyio_only
 async def test_what_is_broken_is_left_out_where_that_is_wished(tmp_path: Path) -> None:
     """A record is imported as a whole or not at all."""
     huge = chatgpt_talk("huge", "x" * (20 << 20))

@@ -54,6 +54,7 @@ from remora.storage.records import MemoryItem, StateItem
 _MAX_NAMED = 20  # broken records that a report names
 _MEMORIES_AT_ONCE = 10_000
 _MAX_REASON = 300
+_MAX_TITLE = 300  # characters
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -302,8 +303,8 @@ def _export(found: Conversation, owner: str, now: datetime, notes: Notes) -> Ses
         metadata = said.chat.pop("metadata", None)
         messages.append(MessageExport(seq, id_, at, 0, NEUTRAL_SCORE, said.chat, metadata))
     state: tuple[StateItem, ...] = ()
-    if title := found.title.strip():
-        at_us = (messages[0].created_at - _EPOCH) // _MICROSECOND
+    if title := found.title.strip()[:_MAX_TITLE]:
+        at_us = max((messages[0].created_at - _EPOCH) // _MICROSECOND, 0)
         state = (keyed_item("title", KeyedValue(1, at_us, msgspec.json.encode(title))),)
     return SessionExport(owner, found.id, tuple(messages), 0, len(messages), None, (), state)
 
