@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from rich.console import Console
 
@@ -49,6 +50,19 @@ def add_forget_parser(
     command.add_argument("--yes", action="store_true", help="do not ask")
 
 
+def describe_rows(rows: Mapping[str, int]) -> str:
+    """How many rows of each table were erased, in words.
+
+    The process that owns the memory may be of another release, with a table of another name.
+    """
+    found = (
+        counted(count, *_NOUNS.get(name, (f"row of {name}", f"rows of {name}")))
+        for name, count in rows.items()
+        if count
+    )
+    return ", ".join(found) or "there was nothing"
+
+
 async def command_forget(console: Console, arguments: argparse.Namespace) -> int:
     """Forget; returns the exit code."""
     user, session = arguments.user, arguments.session
@@ -75,10 +89,7 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         print_json(receipt)
         return 0
     rows = {**receipt.journal, "long-term": receipt.long_term}
-    found = ", ".join(counted(count, *_NOUNS[name]) for name, count in rows.items() if count)
-    console.print(
-        f"{what} is erased: {found or 'there was nothing'}", markup=False, highlight=False
-    )
+    console.print(f"{what} is erased: {describe_rows(rows)}", markup=False, highlight=False)
     if receipt.erased_by is not None:
         console.print(
             f"the files are rewritten by {receipt.erased_by:%Y-%m-%d %H:%M:%S} UTC, with those of "

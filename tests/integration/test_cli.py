@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from remora import Runtime
+from remora.cli.erasure import describe_rows
 from remora.cli.main import main
 from remora.cli.reader import read_conversations
 from remora.config import Config
@@ -272,6 +273,13 @@ def test_user_data_cannot_drive_the_terminal(run: Commands) -> None:
     assert "[red]markup[/]" in shown
     assert "\x1b]" not in shown
     assert "\x07" not in shown
+
+
+def test_an_owner_of_another_release_erases_from_other_tables() -> None:
+    """Their names are shown; a traceback would look as if nothing were erased."""
+    rows = {"actors": 2, "summaries": 1, "facets": 3, "jobs": 0}
+    assert describe_rows(rows) == "2 actors, 1 summary, 3 rows of facets"
+    assert describe_rows({"jobs": 0}) == "there was nothing"
 
 
 def test_files_of_other_making(tmp_path: Path) -> None:
