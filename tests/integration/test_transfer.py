@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import random
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +23,14 @@ import pytest
 from remora import BufferPolicy, Config, Message, Runtime, Session
 from remora.adapters.muxi import BufferMemory
 from remora.blocks import BaseMemoryBlock, FactExtractionMemoryBlock, VectorMemoryBlock
-from remora.errors import InvalidExport, InvalidId, InvalidInput, InvalidMessage, RedactionFailed
+from remora.errors import (
+    InvalidExport,
+    InvalidId,
+    InvalidInput,
+    InvalidMessage,
+    RedactionFailed,
+    StorageError,
+)
 from remora.ids import SessionKey, UserKey, row_id
 from remora.messages import ChatDict
 from remora.testing import HashEmbedder
@@ -490,6 +498,26 @@ async def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
                 await source.export(tmp_path / wrong)
         with pytest.raises(InvalidInput, match="no directory"):
             await source.export(tmp_path / "absent" / "export.jsonl")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
+@pytest.mark.parametrize("name", FORMS)
+async def test_an_export_that_the_disk_refuses_leaves_nothing(tmp_path: Path, name: str) -> None:
+    """S4.25: the error names the file, and no part of a conversation is left beside it."""
+    import resource  # noqa: PLC0415  # not on Windows
+
+    noise = random.Random(7)
+    async with opened(None) as runtime:
+        texts = [base64.b64encode(noise.randbytes(3_000)).decode() for _ in range(200)]
+        await runtime.session("alice", "one").append([user(text) for text in texts])
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            with pytest.raises(StorageError, match=f"{name} cannot be written"):
+                await runtime.export(tmp_path / name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not any(tmp_path.iterdir())
 
 
 async def test_an_export_is_consistent_although_appends_go_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from remora import Runtime
-from remora.errors import InvalidInput, RemoraError
+from remora.errors import InvalidInput, RemoraError, StorageError
 from remora.maintenance.importing import files
 from remora.maintenance.importing.records import Conversation, Found, Notes, Remembered
 from remora.maintenance.importing.translate import SOURCES, Translation, translate
@@ -544,6 +545,22 @@ async def test_ids_that_remora_does_not_take_become_others(tmp_path: Path) -> No
     assert seen[0] == seen[1]
     assert len(set(seen[0])) == len(odd)
     assert seen[0][0] == "a/b"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
+@anyio_only
+async def test_a_translation_that_the_disk_refuses(tmp_path: Path) -> None:
+    """The error says where there is no room."""
+    import resource  # noqa: PLC0415  # not on Windows
+
+    path = write_json(tmp_path / "data.json", [sharegpt(("human", f"{n}")) for n in range(1_000)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 1, hard))
+    try:
+        with pytest.raises(StorageError, match="make room there, or name another place in TMPDIR"):
+            await translated("sharegpt", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @anyio_only

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from remora.actors.policies.scoring import NEUTRAL_SCORE
-from remora.errors import InvalidInput, RemoraError
+from remora.errors import InvalidInput, RemoraError, StorageError
 from remora.ids import memory_id, validate_id
 from remora.maintenance.import_ import check_session, check_user
 from remora.maintenance.importing import (
@@ -147,6 +147,7 @@ def translate(
         InvalidInput: the file cannot be read, a record is broken and `skip_broken` is false, or the
             file does not say whose it is, and `user` neither.
         InvalidId: `user` is no user id.
+        StorageError: the export cannot be written.
     """
     if user:
         validate_id(user, "a user id")
@@ -175,10 +176,15 @@ def translate(
                 if progress is not None:
                     progress(number, records.total)
             made.finish()
-        except BaseException:
+            writer.close()
+        except OSError as e:
+            raise StorageError(
+                f"the translation of {path.name} cannot be written to {dest.parent} "
+                f"({e.strerror or e}): make room there, or name another place in TMPDIR; nothing "
+                "was imported"
+            ) from e
+        finally:
             writer.abandon()
-            raise
-        writer.close()
     return made.report
 
 

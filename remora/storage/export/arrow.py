@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -277,7 +277,8 @@ class ParquetWriter:
     def abandon(self) -> None:
         """Close the files as they are."""
         for writer in self._writers.values():
-            writer.close()
+            with suppress(OSError):  # a full disk refuses what is left to write
+                writer.close()
 
 
 class _Weight:

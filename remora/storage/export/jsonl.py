@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -152,7 +153,8 @@ class JsonlWriter:
 
     def abandon(self) -> None:
         """Close the file as it is."""
-        self._file.close()
+        with suppress(OSError):  # a full disk refuses what is left to write
+            self._file.close()
 
 
 def _session_lines(one: SessionExport) -> Iterator[Any]:
