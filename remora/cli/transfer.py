@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,9 +33,17 @@ from remora.cli.opening import (
 )
 from remora.cli.render import counted, print_json, printable
 from remora.cluster.acting import Actions
+from remora.cluster.connected import ConnectedRuntime
 from remora.cluster.reading import without_long_term
 from remora.cluster.sharded import ShardedRuntime, runtimes_of
-from remora.errors import InvalidExport, InvalidInput, OutcomeUnknown, OwnerFailed, OwnerUnreachable
+from remora.errors import (
+    InvalidExport,
+    InvalidInput,
+    OutcomeUnknown,
+    OwnerFailed,
+    OwnerUnreachable,
+    StorageError,
+)
 from remora.maintenance.import_ import check_export
 from remora.maintenance.importing.translate import SOURCES, Translation, translate
 from remora.models.ports import embedder_name
@@ -335,7 +344,10 @@ async def _import(
     async with actions.open(journal_only=False) as memory:
         with progress_bar("importing") as (progress, advance):
             try:
-                report = await memory.import_(path, skip_existing=skip_existing, progress=advance)
+                async with _in_reach(memory, arguments, path) as source:
+                    report = await memory.import_(
+                        source, skip_existing=skip_existing, progress=advance
+                    )
             except OutcomeUnknown as e:
                 raise OutcomeUnknown(
                     "the process that had the memory open ended before the import did: repeat it"
@@ -347,6 +359,33 @@ async def _import(
                 await memory.settle()
                 return report, (await memory.counts()).dead_jobs
         return report, 0
+
+
+@asynccontextmanager
+async def _in_reach(
+    memory: BaseRuntime, arguments: argparse.Namespace, path: Path
+) -> AsyncIterator[Path]:
+    """The export, where the process that has the memory open can read it.
+
+    A temporary file of this process is copied into the memory directory: systemd gives a server a
+    ``/tmp`` of its own.
+    """
+    directory = directory_of(arguments)
+    served = isinstance(memory, ConnectedRuntime) and await run_in_thread(directory.is_dir)
+    if not (arguments.source and served):
+        yield path
+        return
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="import-", dir=directory)
+    except OSError as e:
+        raise StorageError(f"{directory} cannot be written: {e.strerror or e}") from e
+    with temporary as place:
+        copy = Path(place) / path.name
+        try:
+            await run_in_thread(shutil.copyfile, path, copy)
+        except OSError as e:
+            raise StorageError(f"{copy} cannot be written: {e.strerror or e}") from e
+        yield copy
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:

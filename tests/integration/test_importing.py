@@ -29,6 +29,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from remora import Runtime
 from remora.adapters.langchain import RemoraChatMessageHistory
 from remora.cli.main import main
+from remora.maintenance import import_
+from remora.storage.export import targets
+from remora.storage.export.transfer import ExportReader
 from tests.configs import LEAN as CONFIG
 from tests.configs import LEAN_ENVIRONMENT
 from tests.conformance import late
@@ -181,8 +184,19 @@ async def test_wrong_options_are_named(run: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("product", ["claude", "sharegpt"])
-async def test_a_server_may_run(run: Command, tmp_path: Path, product: str) -> None:
-    """It imports, and goes on; the file is that of the command."""
+async def test_a_server_may_run(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, product: str
+) -> None:
+    """It imports, and goes on; the file is that of the command. The translation is in the memory
+    directory meanwhile: a service of systemd has a directory of its own for temporary files.
+    """
+    read: list[Path] = []
+
+    def open_reader(path: Path, **options: Any) -> ExportReader:
+        read.append(path)
+        return targets.open_reader(path, **options)
+
+    monkeypatch.setattr(import_, "open_reader", open_reader)
     said = [claude_message("human", "Hi"), claude_message("assistant", "Hello")]
     row = claude("u-1", said) if product == "claude" else sharegpt(("human", "Hi"), ("gpt", "Yo"))
     path = write_json(tmp_path / "data.json", [row])
@@ -194,6 +208,8 @@ async def test_a_server_may_run(run: Command, tmp_path: Path, product: str) -> N
         history = await runtime.session("alice", session.session).history()
         assert [one.content for one in history][:1] == ["Hi"]
         await runtime.session("alice", session.session).append({"role": "user", "content": "More"})
+        assert {path.parents[1] for path in read} == {run.memory.absolute()}
+        assert not [path for path in read if path.exists()]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
