@@ -208,7 +208,7 @@ def test_the_first_program_of_the_readme(
 ) -> None:
     """It runs as it stands there, and prints what stands there."""
     shown = re.search(
-        r"<!-- first program -->\n```python\n(.*?)```\n\nIt prints:\n\n```\n(.*?)```",
+        r"<!-- first program -->\n```python\n(.*?)```\n\n[^`]*`first.py`[^\n]*:\n\n```\n(.*?)```",
         (ROOT / "README.md").read_text(encoding="utf-8"),
         re.DOTALL,
     )
