@@ -8,8 +8,8 @@ LanceDB and Arrow share the process's allocators, and two of these keep memory t
   enough: calls of LanceDB still kept 72 MB after three minutes of load, and so keep 4 MB.
 * glibc gives each new thread an arena of its own, up to eight for each core, and an arena keeps
   what is free in it. A rewrite of a table allocates far more than it leaves. So there are at most
-  two arenas, and free memory is returned after writes. With sixteen arenas, returning is not
-  enough: small blocks in use are spread over all of them.
+  two arenas, and free memory is returned after writes, and when the models are loaded. With
+  sixteen arenas, returning is not enough: small blocks in use are spread over all of them.
 
 Both change the whole process, so they can be switched off (`long_term.tune_allocators`), and what
 the host has chosen stays: a pool other than mimalloc, or a setting in the environment.

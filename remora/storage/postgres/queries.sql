@@ -108,13 +108,10 @@ WHERE s.user = :user AND s.session = :session AND m.removed IS NOT NULL AND m.re
 LIMIT 1
 
 -- name: summaries_until
-SELECT {summary}
-FROM remora.actors AS s JOIN remora.summaries AS f USING (sid)
-WHERE s.user = :user AND s.session = :session AND f.at_seq <= :at
+SELECT s.trimmed, {summary}
+FROM remora.actors AS s LEFT JOIN remora.summaries AS f ON f.sid = s.sid AND f.at_seq <= :at
+WHERE s.user = :user AND s.session = :session
 ORDER BY f.number
-
--- name: trimmed
-SELECT s.trimmed FROM remora.actors AS s WHERE s.user = :user AND s.session = :session
 
 -- name: summary_figures
 SELECT count(*), coalesce(sum(f.input_tokens), 0)::bigint, coalesce(sum(f.tokens), 0)::bigint,

@@ -181,10 +181,10 @@ class JournalReader(ABC):
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self.query("summaries_until", **key._asdict(), at=at)
-        trimmed = await self.query("trimmed", **key._asdict())
+        changes = [row for _, *row in rows if row[0] is not None]  # a session may have none
         try:
             return buffer_start_from(
-                [decode_summary(row) for row in rows], trimmed=_first(trimmed, 0)
+                [decode_summary(row) for row in changes], trimmed=_first(rows, 0)
             )
         except RowDamaged as e:
             raise row_damage(key, e) from e
@@ -314,11 +314,8 @@ class JournalReader(ABC):
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         name, whose = ("counts", {}) if user is None else ("counts_of_user", {"user": user})
-        (row,) = await self.query(name, **whose, keyed_kind=KEYED_KIND)
-        users, sessions, messages, tokens, summaries, pending, dead, memories, keys = row
-        return JournalCounts(
-            users, sessions, messages, tokens, summaries, pending, dead, memories, keys
-        )
+        (figures,) = await self.query(name, **whose, keyed_kind=KEYED_KIND)
+        return JournalCounts(*figures)
 
     async def setting(self, name: str) -> str | None:
         value = _first(await self.query("setting", name=name), None)

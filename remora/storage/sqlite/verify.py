@@ -84,8 +84,8 @@ def check_journal(path: Path) -> list[Finding]:
                 _structure,
                 _check_mark,
                 _actors_and_messages,
-                _folds,
-                _facets,
+                _summaries,
+                _state_items,
                 _memories,
                 _jobs,
                 _notes,
@@ -237,7 +237,7 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
         )
 
 
-def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+def _summaries(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
     for user, session, archived_through, generation, *row in database.execute(
         f"SELECT s.user, s.session, s.summarized, s.generation, {SUMMARY_COLUMNS} FROM "
@@ -263,7 +263,7 @@ def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
             )
 
 
-def _facets(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+def _state_items(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
     for row in database.execute(
         f"SELECT {STATE_ITEM_COLUMNS} FROM state_items AS x ORDER BY x.rowid"
