@@ -6,7 +6,7 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -62,6 +62,7 @@ again. DEST appears when it is complete; an existing DEST is refused. A server
 may own the directory: the export is of the moment at which the command began.
 """
 
+_COPY = "import-"  # begins the name of a directory for what is imported
 _IMPORT = """\
 Add the sessions and users of SRC to the memory directory, which is created if
 necessary. A server may own the directory. SRC is a .jsonl file or a directory of
@@ -375,17 +376,38 @@ async def _in_reach(
     if not (arguments.source and served):
         yield path
         return
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="import-", dir=directory)
-    except OSError as e:
-        raise StorageError(f"{directory} cannot be written: {e.strerror or e}") from e
-    with temporary as place:
-        copy = Path(place) / path.name
+    with _place_in(directory) as place:
+        copy = place / path.name
         try:
             await run_in_thread(shutil.copyfile, path, copy)
         except OSError as e:
             raise StorageError(f"{copy} cannot be written: {e.strerror or e}") from e
         yield copy
+
+
+@contextmanager
+def _place_in(directory: Path) -> Iterator[Path]:
+    """A temporary directory in the memory directory; those that killed imports left are removed.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    import filelock  # noqa: PLC0415  # as in `remora.storage.lock`
+
+    def lock(place: Path) -> filelock.BaseFileLock:
+        return filelock.FileLock(place / "lock", timeout=0)
+
+    with ExitStack() as held:
+        try:
+            for left in directory.glob(f"{_COPY}*"):
+                with suppress(filelock.Timeout), lock(left):  # held: its import goes on
+                    shutil.rmtree(left)
+            temporary = tempfile.TemporaryDirectory(prefix=_COPY, dir=directory)
+            place = Path(held.enter_context(temporary))
+            held.enter_context(lock(place))
+        except OSError as e:
+            raise StorageError(f"{directory} cannot be written: {e.strerror or e}") from e
+        yield place
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:

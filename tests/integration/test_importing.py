@@ -200,6 +200,9 @@ async def test_a_server_may_run(
     said = [claude_message("human", "Hi"), claude_message("assistant", "Hello")]
     row = claude("u-1", said) if product == "claude" else sharegpt(("human", "Hi"), ("gpt", "Yo"))
     path = write_json(tmp_path / "data.json", [row])
+    killed = run.memory / "import-killed"
+    killed.mkdir(parents=True)
+    (killed / "export.jsonl").write_text("What a killed import left.")
     async with Runtime(run.memory, config=CONFIG) as runtime:
         for skipped in (0, 1):
             figures = await run.figures("--from", product, path, "--user", "alice")
@@ -210,6 +213,7 @@ async def test_a_server_may_run(
         await runtime.session("alice", session.session).append({"role": "user", "content": "More"})
         assert {path.parents[1] for path in read} == {run.memory.absolute()}
         assert not [path for path in read if path.exists()]
+        assert not list(run.memory.glob("import-*")), "nor is there what a killed import left"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
