@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from remora.formats.plain import OPENING, ChatMessages, opened
-from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, plain_name
+from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, loop_begin, plain_name
 
 _BEHIND = "The result is shown in the next message."
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
@@ -14,8 +15,8 @@ _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDict]:
     """The messages for ``client.chat.completions.create(messages=…)``.
 
-    Reasoning of a model stays with the calls of tools that the newest message of the user led to,
-    where DeepSeek and others want it back. Older reasoning is left out: they refuse it, or bill it.
+    Reasoning of a model stays with the calls of tools of the current loop, where DeepSeek and
+    others want it back. Older reasoning is left out: they refuse it, or bill it.
 
     Args:
         messages: a context, or messages of a context or of a history.
@@ -28,8 +29,7 @@ def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDi
         InvalidMessage: one of them is not a chat message.
     """
     chats = [dict(chat) for chat, _ in opened(messages, "openai")]
-    asked = max((n for n, chat in enumerate(chats) if chat["role"] == "user"), default=-1)
-    for chat in chats[: asked + 1]:
+    for chat in chats[: loop_begin(chats, itemgetter("role"))]:
         for key in _REASONING:
             chat.pop(key, None)
     chats = _show_results(chats)

@@ -18,6 +18,7 @@ from remora.messages.chat import (
     Role,
     ToolCall,
     ToolFunction,
+    loop_begin,
     open_calls,
 )
 from remora.messages.entry import (
@@ -106,6 +107,7 @@ __all__ = [
     "join_contents",
     "kept_metadata",
     "leading_instructions",
+    "loop_begin",
     "media_parts",
     "open_calls",
     "parse_time",

@@ -1,12 +1,13 @@
 """The public message type, in the OpenAI chat format."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+T = TypeVar("T")
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 """The roles of messages that a model obeys."""
 ChatDict: TypeAlias = dict[str, Any]
@@ -168,3 +169,22 @@ def open_calls(messages: Iterable[Message]) -> list[tuple[Message, ToolCall]]:
             newest = opened[places[-1]][0]
             del opened[next(n for n in places if opened[n][0] is newest)]
     return opened
+
+
+def loop_begin(messages: Sequence[T], role_of: Callable[[T], str]) -> int:
+    """Return where the current loop of tools begins: at the message of the user that led to it.
+
+    What a user says behind a tool's result, before the assistant answers, interrupts a loop and
+    begins none: providers join it with the result, and want the signed reasoning before it.
+    0 if there is no message of the user.
+    """
+    begin, waiting = 0, False  # for what stands before the newest messages of a user
+    for place in range(len(messages) - 1, -1, -1):
+        role = role_of(messages[place])
+        if role == "user":
+            begin, waiting = begin if waiting else place, True
+        elif waiting and role != "tool":
+            return begin
+        else:
+            waiting = False
+    return begin

@@ -12,6 +12,7 @@ message, where it moves nothing in front of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
@@ -21,7 +22,14 @@ from remora.actors.policies.units import needs_user_before
 from remora.actors.session.messages import Snapshot
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
-from remora.messages import ChatDict, ContextMessages, Entry, decode_chats, kept_metadata
+from remora.messages import (
+    ChatDict,
+    ContextMessages,
+    Entry,
+    decode_chats,
+    kept_metadata,
+    loop_begin,
+)
 from remora.recall.conversation import Conversation
 from remora.recall.memory import Memory
 from remora.recall.quotes import is_quotation, summary_message
@@ -29,6 +37,7 @@ from remora.recall.quotes import is_quotation, summary_message
 # -- the share of each tier of memory in a context -------------------------------------------------
 
 _OFF = Source("off")
+_role_of = attrgetter("role")
 _BLOCK = "block:"
 
 
@@ -119,9 +128,9 @@ class Context(msgspec.Struct, frozen=True):
             result of a call that has none) and for one that `load(override=…)` was given. What was
             recalled has its session and number in `memories`. A message keeps its entry if recalled
             memories or blocks are put into it.
-        kept: what one API needs back with the calls of tools that the newest message of the user
-            led to, such as signed reasoning: metadata of these messages, by their places in
-            `messages`. The functions of `remora.formats` take the whole context, and use it.
+        kept: what one API needs back with the calls of tools of the current loop, such as signed
+            reasoning: metadata of these messages, by their places in `messages`. The functions of
+            `remora.formats` take the whole context, and use it.
     """
 
     messages: ContextMessages
@@ -188,11 +197,13 @@ def build_context(
         messages[first - 1]["role"] = "user"
     asked = newest_user(rest)
     newest, recalled = first + asked, chosen.recalled_message is not None
-    begin = 0 if asked == len(rest) else asked + (chosen.newest is not None)
+    begin = loop_begin(rest, _role_of)
     kept = {
-        first + place + recalled: metadata
+        first + place + (recalled and place >= asked): metadata
         for place, entry in enumerate(rest[begin:], start=begin)
-        if entry.meta is not None and (metadata := kept_metadata(entry))
+        if entry.meta is not None
+        and (place != asked or chosen.newest is None)  # recalled lines are in it
+        and (metadata := kept_metadata(entry))
     }
     if chosen.newest is not None:
         messages[newest] = chosen.newest

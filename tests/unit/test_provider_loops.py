@@ -172,6 +172,32 @@ async def test_a_loop_with_reasoning(
         assert not any(word in str(request) for word in ("signature", "encrypted", "reasoning"))
 
 
+@pytest.mark.parametrize(("answer", "convert", "check"), PROVIDERS)
+@pytest.mark.parametrize("texts", [("In Celsius, please.",), ("Wait.", "In Celsius, please.")])
+async def test_a_user_interrupts_a_loop(
+    answer: Callable[[int, str], Any],
+    convert: Callable[[Context], Any],
+    check: Callable[[Any], None],
+    texts: Sequence[str],
+) -> None:
+    """What a user says behind a result does not end the loop: its reasoning is still there."""
+    async with Runtime.in_memory(config=CONFIG) as runtime:
+        chat = runtime.session("ada", "weather")
+        await chat.append({"role": "user", "content": ASKED[0]})
+        await chat.append(answer(0, "the city"))
+        await chat.append({"role": "tool", "tool_call_id": "c0", "content": "64 degrees"})
+        for text in texts:
+            await chat.append({"role": "user", "content": text})
+        request = convert(await chat.load())
+        assert any(word in str(request) for word in ("signature", "encrypted", "reasoning"))
+        if check is check_anthropic:
+            check(request)
+        await chat.append({"role": "assistant", "content": "18 degrees."})
+        await chat.append({"role": "user", "content": "Thanks."})
+        request = convert(await chat.load())
+        assert not any(word in str(request) for word in ("signature", "encrypted", "reasoning"))
+
+
 # -- strict templates, and the prompt cache --------------------------------------------------------
 
 
