@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from remora.errors import ConfigError, InvalidInput
-from remora.messages import media_parts
 from remora.messages.attachments import Blob, attached_to
 from remora.messages.entry import NATIVE
 from remora.messages.media import Family, Measure, describe, media_tokens
+from remora.messages.text import MEDIA_PARTS, TEXT_PARTS
 from remora.runtime.guard import is_requested
 from remora.runtime.threads import frequent_switches
 
@@ -105,10 +105,15 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
         if len(chat) == 2 and "role" in chat:  # nothing else to count
             return total, texts
     elif content:
-        texts += [
-            _as_text(part[part["type"]]) for part in content if part["type"] in {"text", "refusal"}
-        ]
-        total += sum(_count_media(counter, part) for part in media_parts(chat))
+        for part in content:
+            kind = part["type"]
+            if kind in TEXT_PARTS:
+                texts.append(_as_text(part[kind]))
+            elif kind in MEDIA_PARTS:
+                total += _count_media(counter, part)
+            else:
+                texts.append(_as_text(part))
+                total += sum(_count_blob(counter, blob) for blob in attached_to(part))
     if name := chat.get("name"):
         texts.append(name)
     for call in chat.get("tool_calls") or ():
@@ -145,7 +150,7 @@ def _as_text(value: object) -> str:
 
 
 def _count_media(counter: TokenCounter, part: Mapping[str, Any]) -> int:
-    """Tokens of a part that is not text."""
+    """Tokens of a part that is media."""
     image = part.get("image_url")
     family = getattr(counter, "media_family", "openai")
     if family == "openai" and isinstance(image, Mapping) and image.get("detail") == "low":
@@ -167,7 +172,8 @@ def _count_measure(counter: TokenCounter, size: Measure, kind: str) -> int:
     family: Family = getattr(counter, "media_family", "openai")
     tokens = media_tokens(size, family, video=kind == "video_url")
     if tokens is None:
-        tokens = getattr(counter, "media_tokens", MEDIA_TOKENS).get(kind, 0)
+        media = getattr(counter, "media_tokens", MEDIA_TOKENS)
+        tokens = media.get(_COUNTED_AS.get(kind, kind), 0)
     return tokens
 
 
@@ -175,6 +181,7 @@ _DATA = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _CHARACTERS_OF_DATA = 4  # for a token of what encrypted reasoning stands for
 LOW_DETAIL_TOKENS = 85
 """Of a picture that OpenAI is asked to look at in low detail."""
+_COUNTED_AS = {"audio_url": "input_audio", "document_url": "file"}
 _KINDS = {"image": "image_url", "video": "video_url", "audio": "input_audio"}
 
 

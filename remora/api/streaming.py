@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -15,6 +15,7 @@ from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
 from remora.messages import ChatDict, is_message_object
 from remora.messages.chat import call_keys
+from remora.messages.objects import dump_quietly
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.threads import HomeLoop
@@ -57,7 +58,8 @@ class StreamedReply:
         self._storing: SharedCall[object] | None = None
         self._read = read
         self._keep = on_interrupt == "keep"
-        self._texts: list[str] = []
+        self._content: list[str | dict[str, Any]] = []
+        """Texts and, of some providers, content parts."""
         self._others: dict[str, Any] = {}
         """Keys of the reply that are neither text nor tool calls."""
         self._calls: dict[object, dict[str, Any]] = {}
@@ -149,7 +151,7 @@ class StreamedReply:
         if said is None:
             return
         if isinstance(said, str):
-            self._texts.append(said)
+            self._content.append(said)
             return
         choices = _get(said, "choices")
         if choices is not None:
@@ -163,7 +165,9 @@ class StreamedReply:
             )
         delta = _plain(said)
         if isinstance(content := delta.pop("content", None), str):
-            self._texts.append(content)
+            self._content.append(content)
+        elif isinstance(content, (list, tuple)):
+            self._content += map(_plain, content)
         for call in delta.pop("tool_calls", None) or ():
             self._add_call(_plain(call))
         delta.pop("role", None)
@@ -188,12 +192,12 @@ class StreamedReply:
         if not self._calls:
             return self._text()
         calls = [_called(one) for one in self._calls.values()]
-        content = "".join(self._texts) or None
+        content = _join(self._content) or None
         return {"role": "assistant", "content": content, "tool_calls": calls, **self._others}
 
     def _text(self, **metadata: bool) -> ChatDict | None:
         """The reply without its tool calls, of which the last may be cut off."""
-        content = "".join(self._texts)
+        content = _join(self._content)
         if not content and not any(self._others.get(key) for key in _SAYING):
             return None
         chat: ChatDict = {"role": "assistant", "content": content or None, **self._others}
@@ -213,6 +217,31 @@ def _called(call: dict[str, Any]) -> dict[str, Any]:
     key, text = call_keys(call.setdefault("type", "function"))
     named = {"name": "", text: "", **call.get(key, {})}
     return {**call, "id": call.get("id") or "", key: named}
+
+
+def _join(pieces: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """The content of which these are pieces: a text, or parts if one of them is a part."""
+    texts = [one for one in pieces if isinstance(one, str)]
+    if len(texts) == len(pieces):
+        return "".join(texts)
+    parts: list[dict[str, Any]] = []
+    for piece in (one for one in pieces if one):
+        part: dict[str, Any] = {"type": "text", "text": piece} if isinstance(piece, str) else piece
+        if parts and parts[-1].get("type") == part.get("type"):
+            _merge(parts[-1], part)
+        else:
+            parts.append(copy.deepcopy(part))
+    for one in parts:
+        one.update({key: _join(value) for key, value in one.items() if _is_texts(value)})
+    return parts
+
+
+def _is_texts(value: object) -> bool:
+    return (
+        bool(value)
+        and isinstance(value, list)
+        and all(_get(one, "type") == "text" for one in value)
+    )
 
 
 def _merge(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
@@ -253,7 +282,7 @@ def _plain(thing: object) -> dict[str, Any]:
     if isinstance(thing, Mapping):
         return dict(thing)
     if is_message_object(thing):
-        dumped: dict[str, Any] = thing.model_dump(mode="json", exclude_unset=True)  # type: ignore[attr-defined]
+        dumped: dict[str, Any] = dump_quietly(thing, mode="json", exclude_unset=True)
         return dumped
     found = {name: value for name in _DELTA if (value := getattr(thing, name, None)) is not None}
     return {**getattr(thing, "__dict__", {}), **found}

@@ -7,6 +7,7 @@ from typing import Any
 
 from remora.formats.plain import OPENING, ChatMessages, opened
 from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, loop_begin, plain_name
+from remora.messages.text import MEDIA_PARTS
 
 _BEHIND = "The result is shown in the next message."
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
@@ -46,9 +47,9 @@ def _show_results(chats: list[ChatDict]) -> list[ChatDict]:
             seen = []
         content = chat.get("content")
         if chat["role"] == "tool" and isinstance(content, list):
-            pictures = [one for one in content if one["type"] not in {"text", "refusal"}]
+            pictures = [one for one in content if one["type"] in MEDIA_PARTS]
             seen += pictures
-            texts = [one for one in content if one["type"] == "text"]
+            texts = [one for one in content if one["type"] not in {*MEDIA_PARTS, "refusal"}]
             if pictures:
                 chat = {**chat, "content": texts or _BEHIND}  # noqa: PLW2901
         shown.append(chat)

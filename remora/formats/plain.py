@@ -12,6 +12,7 @@ from remora.errors import InvalidMessage
 from remora.messages import KEPT_PREFIX, ChatDict, Message, is_message_object
 from remora.messages.entry import check_shape
 from remora.messages.objects import dump_object
+from remora.messages.text import MEDIA_PARTS, part_text
 
 
 class PromptMessages(Protocol):
@@ -188,13 +189,13 @@ def parts_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     content = chat.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
-    return [part for part in content or () if part["type"] != "text" or part["text"].strip()]
+    return [one for one in content or () if one["type"] in MEDIA_PARTS or part_text(one).strip()]
 
 
 def text_of(part: Mapping[str, Any]) -> str:
-    """The text of a part; a word for one that is not text."""
+    """The text of a part; a word for one that is media."""
     kind = part["type"]
-    return str(part[kind]) if kind in {"text", "refusal"} else f"[{kind.removesuffix('_url')}]"
+    return f"[{kind.removesuffix('_url')}]" if kind in MEDIA_PARTS else part_text(part)
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:

@@ -173,6 +173,19 @@ class _Chat(msgspec.Struct):
     function_call: Any = None
 
 
+PART_TYPES = frozenset({"text", "refusal", "image_url", "video_url", "input_audio", "file"})
+_PROVIDER_PARTS = frozenset({"audio_url", "document_url", "document"})  # of vLLM, Mistral, Cohere
+_CONVERTED_PARTS = {
+    "from_anthropic": frozenset(
+        {
+            "document", "image", "mcp_tool_result", "mcp_tool_use", "redacted_thinking",
+            "search_result", "server_tool_use", "thinking", "tool_result", "tool_use",
+        }
+    ),
+    "from_responses": frozenset(
+        {"function_call", "input_file", "input_image", "input_text", "output_text"}
+    ),
+}  # fmt: skip
 _LEAST_ATTACHMENT = 1_024
 """Least characters of base64 that may be an attachment."""
 KEPT_PREFIX = "remora."
@@ -345,6 +358,50 @@ def _taken(chat: bytes) -> Any:
     )
 
 
+def _check_chat(chat: ChatDict) -> _Chat:
+    """Return the chat dict in the shape that it must have.
+
+    An assistant's parts of other types are what a provider answered: Mistral's ``thinking``. They
+    are kept unchanged.
+
+    Raises:
+        msgspec.ValidationError: it has another shape.
+    """
+    try:
+        return msgspec.convert(chat, _Chat)
+    except msgspec.ValidationError:
+        parts = chat.get("content")
+        if not isinstance(parts, (list, tuple)):
+            raise
+        known = [one for one in parts if not _is_of_provider(one, chat.get("role"))]
+        if len(known) == len(parts):
+            raise
+        return msgspec.convert({**chat, "content": known}, _Chat)
+
+
+def _is_of_provider(part: object, role: object) -> bool:
+    """Return whether a part is of a type that some provider has, and that remora only keeps.
+
+    Raises:
+        msgspec.ValidationError: it is a part of an API from which `remora.formats` converts.
+    """
+    if not isinstance(part, Mapping) or not isinstance(kind := part.get("type"), str):
+        return False
+    if kind in PART_TYPES:
+        return False
+    if kind in _PROVIDER_PARTS and isinstance(part.get(kind), (str, Mapping)):
+        return True
+    own = next((name for name, kinds in _CONVERTED_PARTS.items() if kind in kinds), None)
+    if kind == "thinking" and isinstance(part.get(kind), list):
+        own = None
+    if own is not None:
+        raise msgspec.ValidationError(
+            f"a part of the type {kind!r} is of another API: {own} of remora.formats makes a chat "
+            "message of it"
+        )
+    return role == "assistant"
+
+
 def check_shape(chat: ChatDict, index: int) -> None:
     """Check that a chat dict has the keys and types of a chat message; it may say nothing.
 
@@ -356,7 +413,7 @@ def check_shape(chat: ChatDict, index: int) -> None:
         InvalidMessage: it is not a chat message.
     """
     try:
-        checked = msgspec.convert(chat, _Chat)
+        checked = _check_chat(chat)
     except (TypeError, ValueError, RecursionError) as e:
         raise InvalidMessage(f"message {index} is not a chat message: {e}", index=index) from e
     if checked.role == "tool" and checked.tool_call_id is None:
@@ -420,7 +477,7 @@ def encode_message(
             chat = {
                 key: value for key, value in chat.items() if value is not None or key == "content"
             }
-        checked = msgspec.convert(chat, _Chat)
+        checked = _check_chat(chat)
         _refuse_extensions(chat.values(), metadata)
         if checked.role == "assistant" and _is_empty(checked):
             chat["content"] = ""  # as a model answers that has nothing to say; no API takes None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 from remora.errors import InvalidMessage
 from remora.messages.chat import ChatDict
@@ -11,7 +11,11 @@ _PARSED = ("parsed", "parsed_arguments")
 """What a client library adds to an answer: objects of the application's own."""
 
 
-def is_message_object(given: object) -> bool:
+class _Dumped(Protocol):
+    def model_dump(self, **options: object) -> Any: ...
+
+
+def is_message_object(given: object) -> TypeGuard[_Dumped]:
     """Return whether it is an object of pydantic's, as clients of chat APIs return them."""
     return hasattr(given, "model_dump") and not isinstance(given, type)
 
@@ -37,11 +41,22 @@ def chat_of_object(message: Any) -> ChatDict:
     return _without_parsed(chat)
 
 
-def dump_object(thing: Any, *, mode: str = "python") -> Any:
+def dump_object(thing: _Dumped, *, mode: str = "python") -> Any:
     """Return a pydantic object's data, with defaults, and nulls that a provider sent."""
-    dumped = thing.model_dump(mode=mode, exclude_none=True)
-    _add_nulls(dumped, thing.model_dump(mode=mode, exclude_unset=True))
+    dumped = dump_quietly(thing, mode=mode, exclude_none=True)
+    _add_nulls(dumped, dump_quietly(thing, mode=mode, exclude_unset=True))
     return dumped
+
+
+def dump_quietly(thing: _Dumped, **options: object) -> Any:
+    """Return a pydantic object's data, also where it has values of types that nobody declared.
+
+    pydantic warns of each: clients construct answers of other servers without a check.
+    """
+    try:
+        return thing.model_dump(**options, warnings=False)
+    except TypeError:  # its own method, without this option
+        return thing.model_dump(**options)
 
 
 def _add_nulls(dumped: Any, given: Any) -> None:

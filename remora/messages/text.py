@@ -125,9 +125,7 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     if isinstance(content, str):
         pieces.append(content)
     elif content:
-        for part in content:
-            kind = part["type"]
-            pieces.append(part[kind] if kind in {"text", "refusal"} else attachment_words(part))
+        pieces.extend(map(part_text, content))
     if isinstance(refusal := chat.get("refusal"), str):
         pieces.append(refusal)
     if isinstance(audio := chat.get("audio"), Mapping):
@@ -136,6 +134,29 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     if isinstance(called := chat.get("function_call"), Mapping):
         pieces.append(f"[calls {called.get('name')} {called.get('arguments')}]")
     return "\n".join(piece for piece in pieces if piece)
+
+
+TEXT_PARTS = frozenset({"text", "refusal"})
+MEDIA_PARTS = frozenset(
+    {"image_url", "video_url", "input_audio", "file", "audio_url", "document_url"}
+)
+"""The types of content parts that are pictures, videos, sounds and documents."""
+
+
+def part_text(part: Mapping[str, Any]) -> str:
+    """A content part as text: a word for one that is media, nothing for reasoning."""
+    kind = part["type"]
+    if kind in TEXT_PARTS:
+        text: str = part[kind]
+        return text
+    if kind in MEDIA_PARTS:
+        return attachment_words(part)
+    if kind in REASONING_PARTS:
+        return ""
+    held = part.get(kind)
+    named = [one for one in (part, held) if isinstance(one, Mapping)]
+    texts = [one[key] for one in named for key in _TEXTS if isinstance(one.get(key), str)]
+    return next(filter(None, texts), "")
 
 
 def content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -184,8 +205,16 @@ def _size(part: Mapping[str, Any]) -> str:
 _MEASURED = re.compile(r"\[[\w/.+-]+(?: ([^,\]]+))?, [\d.]+ k?M?B\]$")  # of `Blob.words`
 
 
-_NAMES = ("filename", "name", "title")
-_KINDS = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
+_NAMES = ("filename", "name", "title", "document_name")
+_KINDS = {
+    "image_url": "image",
+    "video_url": "video",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "document_url": "document",
+}
+_TEXTS = ("text", "content", "data")
+REASONING_PARTS = frozenset({"thinking", "reasoning"})
 _LONGEST_NAME, _LONGEST_URL = 100, 2_000
 
 
@@ -224,14 +253,6 @@ def split_tool_calls(messages: Sequence[ChatDict]) -> int:
         assert isinstance(calls, (list, tuple))
         awaited = [call["id"] for call in calls]
     return split + len(awaited)
-
-
-def media_parts(chat: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """The parts of its content that are not text."""
-    content: str | Sequence[Mapping[str, Any]] | None = chat.get("content")
-    if not content or isinstance(content, str):
-        return ()
-    return [part for part in content if part["type"] not in {"text", "refusal"}]
 
 
 def dated_line(at_us: int, text: str) -> str:

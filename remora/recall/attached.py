@@ -21,7 +21,7 @@ from remora.messages.attachments import (
     is_attachment,
     put_back,
 )
-from remora.messages.text import attachment_words
+from remora.messages.text import MEDIA_PARTS, TEXT_PARTS, attachment_words
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 
@@ -127,18 +127,20 @@ def _fill(
         whole = as_text or (key not in TEXT_KEYS and is_attachment(value))
         return put_back(value, blobs if whole else {})
     if isinstance(value, list):
-        return [_fill(one, blobs, missing, "", as_text=as_text) for one in value]
+        place = key if key == "content" and not as_text else ""
+        return [_fill(one, blobs, missing, place, as_text=as_text) for one in value]
     if not isinstance(value, dict):
         return value
-    if _is_part(value) and any(one.digest not in blobs for one in attached_to(value)):
+    if _is_part(value, key) and any(one.digest not in blobs for one in attached_to(value)):
         gone = ", missing" if any(one.digest in missing for one in attached_to(value)) else ""
         return {"type": "text", "text": f"{attachment_words(value)[:-1]}{gone}]"}
     return {name: _fill(one, blobs, missing, name, as_text=as_text) for name, one in value.items()}
 
 
-def _is_part(value: dict[str, Any]) -> bool:
-    """Return whether it is a content part that is an attachment."""
-    return value.get("type") in {"image_url", "video_url", "input_audio", "file"}
+def _is_part(value: dict[str, Any], key: str = "") -> bool:
+    """Return whether it is a content part that is shown whole or not at all."""
+    kind = value.get("type")
+    return kind in MEDIA_PARTS or (key == "content" and kind not in TEXT_PARTS)
 
 
 def shorten_attachments(

@@ -21,7 +21,24 @@ values = st.recursive(
     max_leaves=4,
 )
 unknown = st.dictionaries(st.sampled_from(["x", "extra_content", "cache"]), values, max_size=2)
-said = st.none() | texts
+thoughts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts), max_size=1)
+parts = st.one_of(  # of OpenAI, Mistral, Databricks, and of nobody
+    st.builds(lambda text, more: {"type": "text", "text": text, **more}, texts, unknown),
+    st.builds(lambda thinking: {"type": "thinking", "thinking": thinking}, thoughts),
+    st.builds(lambda ids: {"type": "reference", "reference_ids": ids}, values),
+    st.builds(lambda summary: {"type": "reasoning", "summary": summary}, thoughts),
+    st.builds(lambda value: {"type": "another", "another": value}, values),
+)
+said = (
+    st.none() | texts | st.lists(parts, min_size=1, max_size=3, unique_by=lambda one: one["type"])
+)
+shared = st.sampled_from(
+    [
+        {"type": "audio_url", "audio_url": {"url": "https://example.com/a.wav"}},
+        {"type": "document_url", "document_url": "https://example.com/a.pdf"},
+        {"type": "document", "document": {"id": "1", "data": "rows"}},
+    ]
+)
 calls = st.builds(
     lambda kind, name, text, of_call, of_function: (
         {"type": "custom", "custom": {"name": name, "input": text, **of_function}, **of_call}
@@ -34,7 +51,7 @@ calls = st.builds(
 top = unknown.map(lambda keys: {k: v for k, v in keys.items() if v is not None})
 
 
-def assistant(content: str | None, called: list[Any], extra: dict[str, Any]) -> dict[str, Any]:
+def assistant(content: Any, called: list[Any], extra: dict[str, Any]) -> dict[str, Any]:
     numbered = [{"id": f"c{n}", **one} for n, one in enumerate(called)]
     chat = {"role": "assistant", "content": content, **extra}
     return chat | ({"tool_calls": numbered} if numbered else {"content": content or ""})
@@ -43,13 +60,14 @@ def assistant(content: str | None, called: list[Any], extra: dict[str, Any]) -> 
 replies = st.builds(assistant, said, st.lists(calls, max_size=2), top)
 
 
-def conversation(reply: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:
-    """A question with a part that has unknown keys, the reply, and results of its calls."""
+def conversation(reply: dict[str, Any], *parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """A question with parts that have unknown keys, the reply, and results of its calls."""
     results = [
         {"role": "tool", "tool_call_id": one["id"], "content": "done"}
         for one in reply.get("tool_calls", ())
     ]
-    asked = {"role": "user", "content": [{"type": "text", "text": "hi", **part}]}
+    said = [{"type": "text", "text": "hi", **one} for one in parts or ({},)]
+    asked = {"role": "user", "content": said}
     return [asked, reply, *results]
 
 
@@ -57,10 +75,10 @@ async def shown(session: Session) -> list[Any]:
     return list((await session.load()).messages)
 
 
-@given(replies, unknown)
-def test_unknown_keys(reply: dict[str, Any], part: dict[str, Any]) -> None:
+@given(replies, unknown, shared)
+def test_unknown_keys(reply: dict[str, Any], part: dict[str, Any], sent: dict[str, Any]) -> None:
     """In a context, in a history that is appended again, a state, a fork and an export."""
-    given = conversation(reply, part)
+    given = conversation(reply, part, sent)
 
     async def run() -> None:
         async with Runtime.in_memory(config=PLAIN) as runtime:
@@ -88,7 +106,7 @@ def test_an_object_is_as_its_dump(reply: dict[str, Any]) -> None:
         async with Runtime.in_memory(config=PLAIN) as runtime:
             of_dict, of_object = runtime.session("ada", "dict"), runtime.session("ada", "object")
             await of_dict.append(conversation(reply, {}))
-            made = ChatCompletionMessage.model_validate(reply)
+            made = ChatCompletionMessage.construct(**reply)
             await of_object.append(conversation({**reply, "x": 1}, {})[:1])
             await of_object.append([made, *conversation(reply, {})[2:]])
             assert await shown(of_object) == await shown(of_dict)
@@ -104,7 +122,7 @@ def test_a_stream_is_as_its_whole(reply: dict[str, Any], size: int) -> None:
     deltas: list[dict[str, Any]] = [
         {key: value for key, value in reply.items() if key not in _IN_PIECES},
         *({"reasoning_content": piece} for piece in pieces),
-        *({"content": letter} for letter in reply["content"] or ""),
+        *({"content": piece} for piece in streamed(reply["content"])),
     ]
     for index, call in enumerate(reply.get("tool_calls", ())):
         key, text = ("custom", "input") if call["type"] == "custom" else ("function", "arguments")
@@ -132,6 +150,21 @@ def test_a_stream_is_as_its_whole(reply: dict[str, Any], size: int) -> None:
                 assert said == [{**reply, "content": reply["content"] or None}]
 
     anyio.run(run)
+
+
+def streamed(content: Any) -> list[Any]:
+    """Texts and thoughts come letter by letter, and other parts whole."""
+    if not isinstance(content, list):
+        return list(content or "")
+    pieces = []
+    for part in content:
+        thought = "".join(one["text"] for one in part.get("thinking", ()))
+        pieces.append([{**part, "thinking": []} if thought else part])
+        pieces += [
+            [{"type": "thinking", "thinking": [{"type": "text", "text": letter}]}]
+            for letter in thought
+        ]
+    return pieces
 
 
 _IN_PIECES = frozenset({"content", "tool_calls", "reasoning_content"})

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import InvalidId, InvalidMessage
+from remora.formats import to_anthropic, to_gemini, to_openai, to_responses
 from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validate_id
 from remora.messages import (
     Message,
@@ -40,6 +41,9 @@ BAD: list[Any] = [
     {"role": "user", "content": 7},
     {"role": "user", "content": ["x"]},
     {"role": "user", "content": [{"type": "hologram"}]},
+    {"role": "user", "content": [{"type": "document_url"}]},
+    {"role": "assistant", "content": [{"type": 7}]},
+    {"role": "assistant", "content": [{"type": "hologram"}, {"type": "text"}]},
     {"role": "tool", "content": "x"},
     {
         "role": "user",
@@ -247,6 +251,40 @@ def test_a_character_is_hidden_or_not() -> None:
     }
     assert {0, 0x1B, 0x7F, 0xAD, 0x200B, 0x202E, 0x2066, 0xFE0D, 0xFEFF, 0xE0041} <= hidden
     assert not hidden & {*range(32, 127), 9, 10, 0xA0, 0x200D, 0x2014, 0x3000, 0xFE0F, 0x1F600}
+
+
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "She means the red one."}]}
+
+
+def test_parts_that_only_one_provider_has() -> None:
+    """An answer's parts of an unknown type are kept and counted; their texts are what was said,
+    and reasoning was not said. Other APIs get the texts.
+    """
+    answer: dict[str, Any] = {
+        "role": "assistant",
+        "content": [THOUGHT, {"type": "hologram", "text": "Red."}],
+    }
+    entry, chat = encode_message(answer)
+    assert decode_chat(entry.chat) == chat == answer
+    assert plain_text(chat) == "Red."
+    short = {"role": "assistant", "content": "Red."}
+    assert count_message(HeuristicCounter(), chat) > count_message(HeuristicCounter(), short)
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "Which?"}, answer]
+    [_, said] = to_anthropic(asked)["messages"]
+    assert said["content"] == [{"type": "text", "text": "Red."}]
+    assert to_gemini(asked)["contents"][1]["parts"] == [{"text": "Red."}]
+    assert to_responses(asked)[1] == short
+    assert to_openai(asked)[1] == answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("tool_use", "from_anthropic"), ("thinking", "from_anthropic"), ("output_text", "responses")],
+)
+def test_parts_of_another_api(kind: str, function: str) -> None:
+    """Who appends an answer of another API is told which function makes a chat message of it."""
+    with pytest.raises(InvalidMessage, match=function):
+        encode_message({"role": "assistant", "content": [{"type": kind, kind: "x"}]})
 
 
 def test_known_keys_of_another_shape() -> None:

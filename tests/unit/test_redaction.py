@@ -52,6 +52,13 @@ MESSAGES: list[dict[str, Any]] = [
         "annotations": [{"quote": SECRET, "start": 3}],
     },
     {"role": "tool", "tool_call_id": "call_1", "content": f"paid with {SECRET}"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": f"hm, {SECRET}"}]},
+            {"type": "hologram", "of": SECRET},
+        ],
+    },
 ]
 
 
@@ -83,7 +90,10 @@ def test_what_holds_a_message_together_stays() -> None:
         entry, original = encode_message(fresh)[0], encode_message(chat)[0]
         assert (entry.role, entry.calls) == (original.role, original.calls)
         assert entry.answers == original.answers
-        if isinstance(chat["content"], list):
+        if chat["role"] == "assistant" and isinstance(chat["content"], list):
+            thought = {"type": "thinking", "thinking": [{"type": "text", "text": "gone"}]}
+            assert fresh["content"] == [thought, {"type": "hologram", "of": "gone"}]
+        elif isinstance(chat["content"], list):
             assert fresh["content"][0] == {**PICTURE, "text": "gone"}
             assert fresh["content"][2:] == chat["content"][2:]
         for call in fresh.get("tool_calls", ()):

@@ -13,13 +13,13 @@ from typing import Any
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
 from remora.messages.chat import call_keys
+from remora.messages.text import MEDIA_PARTS
 from remora.runtime.guard import is_requested
 
 _MESSAGE = frozenset({"role", "tool_call_id"})
 _PART = frozenset({"type", "cache_control"})
 _CALL = frozenset({"id", "type"})
 _FUNCTION = frozenset({"name"})
-_TEXT_PARTS = frozenset({"text", "refusal"})
 
 
 def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
@@ -39,7 +39,7 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
         fresh["content"] = redact_text(content, redact)
     elif content:
         fresh["content"] = [
-            _mapping(part, redact, but=_PART) if part["type"] in _TEXT_PARTS else part
+            part if part["type"] in MEDIA_PARTS else redact_value(part, redact, but=_PART)
             for part in content
         ]
     if calls := chat.get("tool_calls"):
@@ -110,8 +110,13 @@ def _mapping(
     }
 
 
-def redact_value(value: object, redact: Callable[[str], str]) -> Any:
+def redact_value(value: object, redact: Callable[[str], str], *, but: Collection[str] = ()) -> Any:
     """A value with every text in it redacted, however deep; keys of mappings are kept.
+
+    Args:
+        value: JSON-like data.
+        redact: the hook.
+        but: keys whose values are left as they are, at every depth.
 
     Raises:
         RedactionFailed: the hook raised or returned no text.
@@ -119,9 +124,12 @@ def redact_value(value: object, redact: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return redact_text(value, redact)
     if isinstance(value, Mapping):
-        return _mapping(value, redact)
+        return {
+            key: one if key in but else redact_value(one, redact, but=but)
+            for key, one in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [redact_value(one, redact) for one in value]
+        return [redact_value(one, redact, but=but) for one in value]
     return value
 
 
