@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import json
+import mmap
 import re
 import threading
 import time
@@ -102,10 +104,13 @@ class _Words:
     takes a third of the time.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._encode = partial(tokenizer.encode, add_special_tokens=False)
+    def __init__(self, model: _Model) -> None:
+        self._read = partial(model.tokenizer.encode, add_special_tokens=False)
+        self._fill = model.table.fill
         # an empty word stands for the blank before it; of an empty text there would be no token
-        self._empty = {"": (tokenizer.token_to_id(_WORD_BEGINS),)}
+        blank = model.tokenizer.token_to_id(_WORD_BEGINS)
+        self._empty = {"": (blank,)}
+        self._fill([blank])
         self._known: dict[str, tuple[int, ...]] = dict(self._empty)
         self._since = time.monotonic()
 
@@ -114,8 +119,7 @@ class _Words:
         if not text:
             return ()
         if _WORD_BEGINS in text or ("<" in text and any(one in text for one in _SPECIAL_TOKENS)):
-            ids: list[int] = self._encode(text).ids
-            return ids
+            return self._encode(text)
         words = text.split(" ")
         if "" in words:  # several blanks in a row are one token
             words = [word[1:] for word in _WORDS_WITH_BLANKS.findall(f" {text}")]
@@ -124,13 +128,18 @@ class _Words:
         for word in words:
             of_word = known.get(word)
             if of_word is None:
-                of_word = tuple(self._encode(word).ids)
+                of_word = tuple(self._encode(word))
                 if len(word) <= _LONGEST_KNOWN:
                     known[word] = of_word
             found += of_word
         if len(known) > _MOST_KNOWN or time.monotonic() - self._since > _KNOWN_S:
             self._known, self._since = dict(self._empty), time.monotonic()
         return found
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._read(text).ids
+        self._fill(ids)
+        return ids
 
 
 def _average(model: _Model, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -154,12 +163,12 @@ def _encode(words: _Words, texts: Sequence[str]) -> Iterator[tuple[int, Sequence
 def _average_tokens(
     model: _Model, count: int, tokens: Iterable[tuple[int, Sequence[int]]]
 ) -> npt.NDArray[np.float32]:
-    table = model.embedding
+    rows = model.table.rows
     vectors = np.zeros((count, WordLlamaEmbedder.dimension), np.float32)
     counted = [0] * count
     for place, ids in tokens:
         if ids:  # `mean` does the same in twice the time
-            vectors[place] += np.add.reduce(table.take(ids, axis=0), axis=0)
+            vectors[place] += np.add.reduce(rows.take(ids, axis=0), axis=0)
             counted[place] += len(ids)
     for place, number in enumerate(counted):
         if number:
@@ -180,7 +189,7 @@ class _Vocabulary:
         self._model = model
         self._place_of = {word: place for place, word in enumerate(self.words)}
         numbers = [tokens[word] for word in self.words]
-        self._vectors = _unit(model.embedding[numbers].astype(np.float32))
+        self._vectors = _unit(model.table.stored_rows(numbers))
         # The model's first dimensions are made to serve alone: they find the candidates.
         heads = _unit(self._vectors[:, :_HEAD])
         rows = -(-len(heads) // _BLOCK) * _BLOCK
@@ -261,19 +270,62 @@ def _vocabulary() -> _Vocabulary:
 
 @functools.cache
 def _words() -> _Words:
-    return _Words(_load().tokenizer)
+    return _Words(_load())
 
 
 class _Model(NamedTuple):
-    """The content of wordllama's wheel: the tokens, and their vectors, shape (tokens, 256)."""
+    """The content of wordllama's wheel: the tokens, and their vectors."""
 
-    embedding: npt.NDArray[np.float32]
+    table: _Table
     tokenizer: Any
+
+
+class _Table:
+    """The vectors of the tokens: in the file's half precision, and in single where one is used.
+
+    Both are mapped: of 48 MB only the rows of tokens that texts have are in memory.
+
+    Attributes:
+        rows: of the tokens for which `fill` was called; shape (tokens, 256).
+
+    Args:
+        path: a safetensors file.
+        name: of the table in it.
+
+    Raises:
+        ValueError: its numbers are not of half precision.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        with path.open("rb") as file:
+            self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        begin = 8 + int.from_bytes(self._file[:8], "little")
+        about = json.loads(self._file[8:begin])[name]
+        if about["dtype"] != "F16":
+            raise ValueError(f"{path}: {name} is of the type {about['dtype']}, and not F16")
+        shape = tuple(about["shape"])
+        first = begin + about["data_offsets"][0]
+        count = shape[0] * shape[1]
+        self._stored = np.frombuffer(self._file, np.float16, count, first).reshape(shape)
+        # anonymous: NumPy asks for huge pages, of which each use of a row would fill one
+        self.rows = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32).reshape(shape)
+
+    def fill(self, tokens: Sequence[int]) -> None:
+        """Make the rows of tokens ready; another thread may write the same."""
+        places = list(tokens)
+        self.rows[places] = self._stored[places]
+
+    def stored_rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The vectors of many tokens, which are not kept in memory."""
+        rows = self._stored[tokens].astype(np.float32)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._file.madvise(mmap.MADV_DONTNEED)
+        return rows
 
 
 @functools.cache
 def _load_once() -> _Model:
-    """All runtimes of a process share one copy of the weights (32 MB).
+    """All runtimes of a process share one copy of the weights.
 
     The files are read, and the package's code is not run: it takes half a second to import, and
     configures the host's root logger.
@@ -283,7 +335,6 @@ def _load_once() -> _Model:
         raise ModuleNotFoundError("wordllama is not installed: the embedder is in its wheel")
     folder = Path(next(iter(found.submodule_search_locations)))
     tokenizers: Any = importlib.import_module("tokenizers")
-    load_file: Any = importlib.import_module("safetensors.numpy").load_file
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
     # This tokenizer takes a whole text for one word, and tokenizers 0.23 caches words of less than
     # 256 bytes, 10 000 for each of its threads: 70 MB a thread, of texts that never come again and
@@ -291,5 +342,4 @@ def _load_once() -> _Model:
     tokenizer.model._resize_cache(0)  # noqa: SLF001 -- it has no public name
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    table = load_file(str(folder / _WEIGHTS))["embedding.weight"]
-    return _Model(np.ascontiguousarray(table, np.float32), tokenizer)
+    return _Model(_Table(folder / _WEIGHTS, "embedding.weight"), tokenizer)
