@@ -9,6 +9,7 @@ from remora.errors import InvalidMessage
 from remora.formats.plain import (
     OPENING,
     ChatMessages,
+    call_id,
     chat_content,
     checked,
     data_field,
@@ -33,6 +34,7 @@ from remora.messages import ChatDict, tool_calls
 _API = "anthropic"
 _REASONING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})
+_LONGEST_NAME = 128
 _EPHEMERAL = {"type": "ephemeral"}
 
 
@@ -181,7 +183,8 @@ def to_anthropic(messages: ChatMessages, *, cache: bool = False) -> AnthropicPro
 
     System messages are joined, wherever they stand. Roles alternate: neighbours of one role are one
     message, and tool results are the user's. A conversation that begins with the assistant gets a
-    user message in front. Names of speakers have no place there; sounds are shown as a word.
+    user message in front. Names of speakers have no place there; sounds are shown as a word. Ids
+    and names of calls get the characters that Anthropic takes.
 
     Args:
         messages: a context, or messages of a context or of a history.
@@ -254,7 +257,11 @@ def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"type": "text", "text": text_of(part)} for part in parts_of(chat)
     ]
     for id_, name, arguments in tool_calls(chat):
-        call = {"id": id_, "name": name, "input": parse_arguments(arguments)}
+        call = {
+            "id": call_id(id_),
+            "name": call_id(name, most=_LONGEST_NAME),
+            "input": parse_arguments(arguments),
+        }
         blocks.append({"type": "tool_use", **call})
     return blocks
 
@@ -262,7 +269,7 @@ def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _result_block(chat: Mapping[str, Any]) -> dict[str, Any]:
     content = chat.get("content")
     shown = content if isinstance(content, str) else [*map(_block, parts_of(chat))]
-    return {"type": "tool_result", "tool_use_id": chat["tool_call_id"], "content": shown}
+    return {"type": "tool_result", "tool_use_id": call_id(chat["tool_call_id"]), "content": shown}
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any]:

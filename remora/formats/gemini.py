@@ -12,6 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 from remora.errors import InvalidMessage
 from remora.formats.plain import (
+    OPENING,
     ChatMessages,
     chat_content,
     checked,
@@ -197,7 +198,8 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
     """The system instruction and the contents for ``client.models.generate_content``.
 
     System messages are joined, wherever they stand. Roles alternate: neighbours of one role are one
-    content, and tool results are the user's. Names of speakers have no place there.
+    content, and tool results are the user's. A conversation that begins with the model gets a user
+    message in front. Names of speakers have no place there.
 
     Args:
         messages: a context, or messages of a context or of a history.
@@ -223,9 +225,10 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
             case _:
                 said = _restored(kept) if kept else [*map(_part, parts_of(chat))]
                 turns.append(("user", said))
-    prompt: GeminiPrompt = {
-        "contents": [{"role": role, "parts": parts} for role, parts in merge(turns)]
-    }
+    merged = merge(turns)
+    if merged and merged[0][0] == "model":  # the API refuses a call of a function there
+        merged.insert(0, ("user", [{"text": OPENING}]))
+    prompt: GeminiPrompt = {"contents": [{"role": role, "parts": parts} for role, parts in merged]}
     if system:
         prompt["system_instruction"] = "\n\n".join(system)
     return prompt

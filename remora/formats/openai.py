@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
 from operator import itemgetter
 from typing import Any
 
-from remora.formats.plain import OPENING, ChatMessages, opened
+from remora.formats.plain import OPENING, ChatMessages, call_id, opened
 from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, loop_begin, plain_name
 from remora.messages.text import MEDIA_PARTS
 
 _BEHIND = "The result is shown in the next message."
+_LONGEST_ID = 40
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
@@ -17,14 +23,16 @@ def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDi
     """The messages for ``client.chat.completions.create(messages=…)``.
 
     Reasoning of a model stays with the calls of tools of the current loop, where DeepSeek and
-    others want it back. Older reasoning is left out: they refuse it, or bill it.
+    others want it back. Older reasoning is left out: they refuse it, or bill it. Ids of calls get
+    at most 40 characters.
 
     Args:
         messages: a context, or messages of a context or of a history.
         alternate: for servers whose chat template demands that user and assistant alternate
             (Mistral, Gemma and others): neighbours of one role are joined, with the names of
             speakers in their texts; system messages are joined at the front; a conversation that
-            begins with the assistant gets a user message in front.
+            begins with the assistant gets a user message in front; ids of calls get nine letters
+            and digits.
 
     Raises:
         InvalidMessage: one of them is not a chat message.
@@ -33,8 +41,22 @@ def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDi
     for chat in chats[: loop_begin(chats, itemgetter("role"))]:
         for key in _REASONING:
             chat.pop(key, None)
-    chats = _show_results(chats)
+    rename = _nine_characters if alternate else partial(call_id, most=_LONGEST_ID)
+    chats = _show_results([_with_ids(chat, rename) for chat in chats])
     return _alternate(chats) if alternate else chats
+
+
+def _nine_characters(id_: str) -> str:
+    """The id of a call as Mistral's templates take it: nine letters and digits."""
+    return id_ if _NINE.fullmatch(id_) else sha256(id_.encode()).hexdigest()[:9]
+
+
+def _with_ids(chat: ChatDict, rename: Callable[[str], str]) -> ChatDict:
+    if chat["role"] == "tool":
+        return {**chat, "tool_call_id": rename(chat["tool_call_id"])}
+    if calls := chat.get("tool_calls"):
+        return {**chat, "tool_calls": [{**one, "id": rename(one["id"])} for one in calls]}
+    return chat
 
 
 def _show_results(chats: list[ChatDict]) -> list[ChatDict]:

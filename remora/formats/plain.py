@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Protocol, TypeAlias
 
 from remora.errors import InvalidMessage
@@ -39,6 +40,8 @@ _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _FILE_KEYS = ("file_data", "file_id", "filename")
 _MAX_DEPTH = 128
 _VERBATIM = frozenset({"input", "args", "response", "arguments"})  # where null means something
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+_DIGEST = 12
 _DATA_URL = re.compile(r"data:([^;,]*)[^,]*;base64,(.*)", re.DOTALL)
 
 
@@ -217,6 +220,18 @@ def parse_arguments(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     return parsed if isinstance(parsed, dict) else {"arguments": text}
+
+
+def call_id(given: str, most: int = 64) -> str:
+    """The id or name of a call as other APIs take it: `most` letters, digits, ``_`` and ``-``.
+
+    One that is changed has a digest of the whole: different ones stay different.
+    """
+    clean = _FOREIGN.sub("_", given)
+    if clean == given and 0 < len(given) <= most:
+        return given
+    digest = sha256(given.encode()).hexdigest()[:_DIGEST]
+    return f"{clean[: most - _DIGEST - 1]}_{digest}"
 
 
 def merge(turns: Iterable[tuple[str, list[Any]]]) -> list[tuple[str, list[Any]]]:

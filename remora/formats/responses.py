@@ -8,6 +8,7 @@ from typing import Any
 from remora.errors import InvalidMessage
 from remora.formats.plain import (
     ChatMessages,
+    call_id,
     chat_content,
     checked,
     is_same,
@@ -195,7 +196,8 @@ def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     role, content = chat["role"], chat.get("content")
     if role == "tool":
         output = content if isinstance(content, str) else [*map(_part, parts_of(chat))]
-        return [{"type": "function_call_output", "call_id": chat["tool_call_id"], "output": output}]
+        called = call_id(chat["tool_call_id"])
+        return [{"type": "function_call_output", "call_id": called, "output": output}]
     items: list[dict[str, Any]] = []
     if role == "assistant":
         if said := "\n".join(map(text_of, parts_of(chat))):
@@ -205,7 +207,7 @@ def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     elif content:
         items.append({"role": role, "content": [*map(_part, parts_of(chat))]})
     for id_, name, arguments in tool_calls(chat):
-        call = {"call_id": id_, "name": name, "arguments": arguments}
+        call = {"call_id": call_id(id_), "name": name, "arguments": arguments}
         items.append({"type": "function_call", **call})
     return items
 

@@ -207,7 +207,7 @@ def test_contents_of_gemini() -> None:
         GenerateContentResponse.model_validate({"candidates": [{"content": CALLED.model_dump()}]}),
         opaque=True,
     )
-    (again,) = to_gemini([kept])["contents"]
+    _, again = to_gemini([kept])["contents"]
     assert Content.model_validate(again) == CALLED
 
 

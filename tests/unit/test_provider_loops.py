@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -225,14 +226,14 @@ async def test_roles_alternate_where_a_template_demands_it() -> None:
 
 def test_strict_templates_and_odd_messages() -> None:
     """Two speakers stay two, an assistant is not first, and what else a message has is kept."""
-    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    call = {"id": "c23456789", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     given: list[dict[str, Any]] = [
         {"role": "assistant", "content": "Hello!"},
         {"role": "user", "name": "Ana", "content": "Lunch at one?"},
         {"role": "user", "name": "Rui", "content": "No."},
         {"role": "assistant", "content": "Let me look.", "reasoning_content": "hm"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": "x"},
+        {"role": "tool", "tool_call_id": "c23456789", "content": "x"},
     ]
     before = str(given)
     strict = to_openai(given, alternate=True)
@@ -245,6 +246,52 @@ def test_strict_templates_and_odd_messages() -> None:
     assert to_openai([{"role": "system", "content": "x"}], alternate=True) == [
         {"role": "system", "content": "x"}
     ]
+
+
+@pytest.mark.parametrize("ids", [("functions.look:0", "functions_look_0"), ("", "x" * 80)])
+def test_calls_of_another_provider(ids: tuple[str, str]) -> None:
+    """A conversation goes on with another provider, which refuses the ids of the first: they are
+    changed, and each result still has its call.
+    """
+    calls = [
+        {"id": one, "type": "function", "function": {"name": "files.look", "arguments": "{}"}}
+        for one in ids
+    ]
+    given: list[dict[str, Any]] = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *({"role": "tool", "tool_call_id": one, "content": "x"} for one in ids),
+    ]
+    prompt = to_anthropic(given)
+    used, answered = (message["content"] for message in prompt["messages"][1:])
+    check_ids([one["id"] for one in used], [one["tool_use_id"] for one in answered], r"[\w-]{1,64}")
+    assert all(re.fullmatch(r"[\w-]{1,128}", one["name"]) for one in used)
+    items = to_responses(given)[1:]
+    check_ids(
+        [one["call_id"] for one in items[:2]], [one["call_id"] for one in items[2:]], ".{1,64}"
+    )
+    for alternate, form in ((False, ".{1,40}"), (True, "[a-zA-Z0-9]{9}")):
+        _, said, *results = to_openai(given, alternate=alternate)
+        called = [one["id"] for one in said["tool_calls"]]
+        check_ids(called, [one["tool_call_id"] for one in results], form)
+
+
+def check_ids(calls: Sequence[str], results: Sequence[str], form: str) -> None:
+    assert list(calls) == list(results)
+    assert len(set(calls)) == len(calls)
+    assert all(re.fullmatch(form, one) for one in calls)
+
+
+def test_a_conversation_that_begins_with_a_call() -> None:
+    """Gemini refuses a call of a function that no turn of the user stands before."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    contents = to_gemini(
+        [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ]
+    )["contents"]
+    assert [one["role"] for one in contents] == ["user", "model", "user"]
 
 
 async def test_the_prompt_cache_of_anthropic() -> None:
