@@ -146,7 +146,7 @@ def prop_soak(*words: str) -> None:
 
 def soak(*words: str) -> None:
     setup()
-    run(PYTHON, "-m", "benchmarks.soak", *minutes_first(words))
+    run(PYTHON, "-m", "benchmarks.lab.soak", *minutes_first(words))
 
 
 def memory_soak(*words: str) -> None:
@@ -176,7 +176,7 @@ def frameworks(*words: str) -> None:
     """
     setup()
     results = ("--results", ROOT / "build" / "frameworks.json")
-    run(PYTHON, "-m", "benchmarks.frameworks", "own", *words, *results)
+    run(PYTHON, "-m", "benchmarks.lab.frameworks", "own", *words, *results)
 
 
 def lint(*words: str) -> None:

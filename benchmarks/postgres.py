@@ -7,7 +7,7 @@ with one runtime over a schema of its own; so many callers in each append texts 
 each to a session of its own. Neither long-term memory nor compaction runs. In turn, in the same
 run:
 
-- ``fenced``: the shards as they are (``benchmarks.machines cost`` has what the lease costs);
+- ``fenced``: the shards as they are (``benchmarks.lab.machines cost`` has what the lease costs);
 - ``unfenced``: other shards, whose function `fence` does nothing: what the fence costs;
 - ``pgbench, one row``: as many clients as there are callers, one inserted row a transaction;
 - ``pgbench, many rows``: one client for each shard, as many rows a statement as the shards'

@@ -1,7 +1,6 @@
-"""A memory over HTTP against the same memory in the process; or beside a crowd of connections.
+"""A memory over HTTP against the same memory in the process.
 
     python -m benchmarks.served [--connections 32] [--seconds 3] [--rounds 5] [--json FILE]
-    python -m benchmarks.served crowd [--connections 1000] …; see benchmarks/served_crowd.py
 
 ``remora http`` runs as a process, on a new directory with the installed defaults but for long-term
 memory, which is off on both sides. The client is this process: it writes requests that are bytes
@@ -183,24 +182,13 @@ def make_ways(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("rates", "crowd"), default="rates")
-    parser.add_argument("--connections", type=int, help="32; 1,000 in a crowd")
+    parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each kind of work a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=1, help="of the disconnections beside a crowd")
     parser.add_argument("--json", type=Path, help="write the figures there")
     given = parser.parse_args()
-    show = show_crowd if given.what == "crowd" else show_rates
     with tempfile.TemporaryDirectory() as directory:
-        found = show(given, Path(directory))
-    if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=2))
-
-
-def show_rates(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    """Measure the rates, and print them."""
-    given.connections = given.connections or 32
-    found = asyncio.run(measure(given, directory))
+        found = asyncio.run(measure(given, Path(directory)))
     medians = {
         name: {
             figure: round(statistics.median(one[figure] for one in rounds), 1)
@@ -214,27 +202,8 @@ def show_rates(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
             f"{name:16} {one['rate']:9,.0f} {one['p50_ms']:8.1f} {one['p99_ms']:8.1f} "
             f"{one['server_us']:10,.0f}"
         )
-    return {"rounds": found, "median": medians}
-
-
-def show_crowd(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    """Measure what a crowd costs the others, and print it."""
-    from benchmarks.served_crowd import measure_crowd  # noqa: PLC0415  # it imports this module
-
-    count = given.connections or 1_000
-    found: dict[str, Any] = asyncio.run(
-        measure_crowd(directory, count, given.seconds, given.rounds, given.seed)
-    )
-    print(
-        f"{f'{count:,} connections':18} {'p99 ms':>8} {'alone':>8} {'ratio':>6} {'memory kB':>10}"
-    )
-    for kind, one in found["kinds"].items():
-        print(
-            f"{kind:18} {one['p99_ms']:8.1f} {one['alone_p99_ms']:8.1f} {one['ratio']:6.2f} "
-            f"{one['memory_kb']:10.1f}"
-        )
-    print("turns of clients that leave:", ", ".join(f"{n} {w}" for w, n in found["turns"].items()))
-    return found
+    if given.json is not None:
+        given.json.write_text(json.dumps({"rounds": found, "median": medians}, indent=2))
 
 
 if __name__ == "__main__":

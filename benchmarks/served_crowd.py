@@ -1,8 +1,11 @@
 """What a crowd of connections costs the other clients of a memory over HTTP.
 
-``python -m benchmarks.served crowd`` runs it. Eight connections of one tenant append, one message
-of 80 characters after the other, with and without a crowd in turn; so their 99th percentile beside
-a crowd is a ratio within one run. The crowd is a process of its own, and of one kind at a time:
+    python -m benchmarks.served_crowd [--connections 1000] [--seconds 3] [--rounds 5] [--seed 1]
+                                      [--json FILE]
+
+Eight connections of one tenant append, one message of 80 characters after the other, with and
+without a crowd in turn; so their 99th percentile beside a crowd is a ratio within one run. The
+crowd is a process of its own, and of one kind at a time:
 
 - ``idle``: connections that send nothing;
 - ``slow bodies``: requests of 1,000 bytes that come one byte a second;
@@ -19,6 +22,7 @@ connection. What the sessions hold at the end is compared with what was acknowle
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -27,6 +31,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -36,8 +41,6 @@ from typing import Any
 import msgspec
 
 from benchmarks.served import A_TENANT, TEXT, Connection, post, run, serve
-
-__all__ = ["measure_crowd"]
 
 PROBES = 8
 KINDS = ("idle", "slow bodies", "slow readers")
@@ -125,7 +128,7 @@ def _resident(pid: int) -> int:
 @asynccontextmanager
 async def _crowd(kind: str, port: int, keys: list[str], count: int) -> AsyncIterator[None]:
     """Have so many connections open meanwhile."""
-    command = [sys.executable, "-m", "benchmarks.served_crowd"]
+    command = [sys.executable, "-m", "benchmarks.served_crowd", "--connect"]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -236,5 +239,37 @@ async def _leave(port: int, keys: list[str], count: int, seed: random.Random) ->
     }
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--connections", type=int, default=1_000)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each kind of work a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1, help="of the disconnections")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--connect", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.connect:
+        asyncio.run(_be_crowd())
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        found = asyncio.run(
+            measure_crowd(
+                Path(directory), given.connections, given.seconds, given.rounds, given.seed
+            )
+        )
+    print(
+        f"{f'{given.connections:,} connections':18} {'p99 ms':>8} {'alone':>8} {'ratio':>6} "
+        f"{'memory kB':>10}"
+    )
+    for kind, one in found["kinds"].items():
+        print(
+            f"{kind:18} {one['p99_ms']:8.1f} {one['alone_p99_ms']:8.1f} {one['ratio']:6.2f} "
+            f"{one['memory_kb']:10.1f}"
+        )
+    print("turns of clients that leave:", ", ".join(f"{n} {w}" for w, n in found["turns"].items()))
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=2))
+
+
 if __name__ == "__main__":
-    asyncio.run(_be_crowd())
+    main()

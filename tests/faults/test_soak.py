@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import benchmarks.soak
+import benchmarks.lab.soak
 from benchmarks import memory_soak
+from benchmarks.lab.soak import Cycle, Extent, Soak
+from benchmarks.lab.soaking.witness import SessionWitness, Violations, unit
 from benchmarks.memory_soak import MemorySoak, Minute, growth
 from benchmarks.shared import run
-from benchmarks.soak import Cycle, Extent, Soak
-from benchmarks.soaking.witness import SessionWitness, Violations, unit
 from remora.messages import Message, Receipt
 
 SMALL = Extent(load_s=2.0, cycles=1, users=3, sessions=2, elders=1, mortals=1, calm_s=0.4)
@@ -28,7 +28,7 @@ def test_all_ends_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     others, and when all is calm no mailbox, job, live session, task, thread or descriptor is left
     over, on asyncio and on uvloop. It ends when enough was done on each, twice.
     """
-    monkeypatch.setattr(benchmarks.soak, "SETTLE_S", 3_600.0)
+    monkeypatch.setattr(benchmarks.lab.soak, "SETTLE_S", 3_600.0)
     cycles: list[Cycle] = []
     soak = Soak(tmp_path / "memory", 7, SMALL, cycles.append)
     for loop in ("asyncio", "uvloop", "asyncio", "uvloop"):

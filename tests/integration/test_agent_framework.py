@@ -1,6 +1,6 @@
 """Agents of Microsoft's Agent Framework over remora: history and memory, with a scripted model.
 
-The framework is not among the development requirements: ``python -m benchmarks.frameworks own
+The framework is not among the development requirements: ``python -m benchmarks.lab.frameworks own
 agent-framework`` runs these in an environment of their own.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, get_args
 import anyio
 import pytest
 
-pytest.importorskip("agent_framework", reason="`python -m benchmarks.frameworks own`")
+pytest.importorskip("agent_framework", reason="`python -m benchmarks.lab.frameworks own`")
 import agent_framework as framework
 from agent_framework import (
     BaseChatClient,

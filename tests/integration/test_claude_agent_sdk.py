@@ -1,6 +1,6 @@
 """Transcripts of the Claude Agent SDK over remora: the SDK's own contracts, and more.
 
-The SDK is not among the development requirements: ``python -m benchmarks.frameworks own
+The SDK is not among the development requirements: ``python -m benchmarks.lab.frameworks own
 claude-agent-sdk`` runs these in an environment of their own.
 """
 
@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 pytest.importorskip(
-    "claude_agent_sdk", reason="`python -m benchmarks.frameworks own claude-agent-sdk`"
+    "claude_agent_sdk", reason="`python -m benchmarks.lab.frameworks own claude-agent-sdk`"
 )
 from claude_agent_sdk import list_sessions_from_store, project_key_for_directory
 from claude_agent_sdk.testing import run_session_store_conformance

@@ -12,12 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from benchmarks.correctness.claims import claims
-from benchmarks.correctness.peers import PEERS
-from benchmarks.correctness.programs import PROGRAMS, SMALL, Bench
-from benchmarks.correctness.protocol import Setting, Subject
-from benchmarks.correctness.subjects import remora as remora_subject
-from benchmarks.correctness.table import rendered, tabled
+from benchmarks.lab.correctness.claims import claims
+from benchmarks.lab.correctness.peers import PEERS
+from benchmarks.lab.correctness.programs import PROGRAMS, SMALL, Bench
+from benchmarks.lab.correctness.protocol import Setting, Subject
+from benchmarks.lab.correctness.subjects import remora as remora_subject
+from benchmarks.lab.correctness.table import rendered, tabled
 from tests.programs import run_program
 
 # Programs look at files and at /proc on the event loop: nobody else is there to be kept waiting.
@@ -261,7 +261,7 @@ async def test_the_table_says_what_it_is_given() -> None:
 async def test_the_script_runs_a_subject_in_a_child(tmp_path: Path) -> None:
     """S5.06: figures come over a pipe, and the file is written by the script."""
     figures, table = tmp_path / "figures.json", tmp_path / "table.json"
-    script = "benchmarks.correctness"
+    script = "benchmarks.lab.correctness"
     words = [script, "--peers", "remora", "--claims", "same_key_twice", "--small"]
     done = run_program(*words, "--json", figures, "--data", table)
     assert "same_key_twice 1/1: ok" in done.stderr
@@ -272,6 +272,6 @@ async def test_the_script_runs_a_subject_in_a_child(tmp_path: Path) -> None:
 
 async def test_the_script_refuses_an_unknown_peer() -> None:
     """S5.06: it is named."""
-    refused = run_program("benchmarks.correctness", "--peers", "nobody", check=False)
+    refused = run_program("benchmarks.lab.correctness", "--peers", "nobody", check=False)
     assert "no such peer: nobody" in refused.stderr
     assert refused.returncode == 1

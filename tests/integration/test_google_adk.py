@@ -1,7 +1,7 @@
 """Agents of Google's ADK over remora: sessions, state and memory, with a scripted model.
 
-ADK is not among the development requirements: ``python -m benchmarks.frameworks own google-adk``
-runs these in an environment of their own.
+ADK is not among the development requirements: ``python -m benchmarks.lab.frameworks own
+google-adk`` runs these in an environment of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-pytest.importorskip("google.adk", reason="`python -m benchmarks.frameworks own google-adk`")
+pytest.importorskip("google.adk", reason="`python -m benchmarks.lab.frameworks own google-adk`")
 from google.adk.agents import LlmAgent
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError

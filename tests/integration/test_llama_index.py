@@ -1,6 +1,6 @@
 """Agents of LlamaIndex over remora: a memory and a chat store, with a scripted model.
 
-LlamaIndex is not among the development requirements: ``python -m benchmarks.frameworks own
+LlamaIndex is not among the development requirements: ``python -m benchmarks.lab.frameworks own
 llama-index`` runs these in an environment of their own.
 """
 
@@ -16,7 +16,9 @@ from typing import Any, get_args
 import anyio.to_thread
 import pytest
 
-pytest.importorskip("llama_index.core", reason="`python -m benchmarks.frameworks own llama-index`")
+pytest.importorskip(
+    "llama_index.core", reason="`python -m benchmarks.lab.frameworks own llama-index`"
+)
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms import types
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock

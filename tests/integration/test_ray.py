@@ -1,6 +1,6 @@
 """Nodes on a Ray cluster: placed, started again, scaled, and told to leave.
 
-Ray is not among the development requirements: ``python -m benchmarks.frameworks own ray`` runs
+Ray is not among the development requirements: ``python -m benchmarks.lab.frameworks own ray`` runs
 these in an environment of their own.
 """
 
@@ -27,7 +27,7 @@ os.environ |= {  # read when Ray is imported
     "RAY_memory_monitor_refresh_ms": "0",  # other tests need memory, too
     "RAY_AUTH_TOKEN": secrets.token_hex(),  # it would keep one in the home directory
 }
-pytest.importorskip("ray", reason="`python -m benchmarks.frameworks own ray`")
+pytest.importorskip("ray", reason="`python -m benchmarks.lab.frameworks own ray`")
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 

@@ -1,7 +1,7 @@
 """Agents of Strands Agents over remora: sessions and memory, with a scripted model.
 
-Strands is not among the development requirements: ``python -m benchmarks.frameworks own strands``
-runs these in an environment of their own.
+Strands is not among the development requirements: ``python -m benchmarks.lab.frameworks own
+strands`` runs these in an environment of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-pytest.importorskip("strands", reason="`python -m benchmarks.frameworks own strands`")
+pytest.importorskip("strands", reason="`python -m benchmarks.lab.frameworks own strands`")
 from strands import Agent, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.memory import MemoryManager

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.frameworks.__main__ import judge
-from benchmarks.frameworks.suites import OWN, SUITES, Suite
-from benchmarks.frameworks.table import render
+from benchmarks.lab.frameworks.__main__ import judge
+from benchmarks.lab.frameworks.suites import OWN, SUITES, Suite
+from benchmarks.lab.frameworks.table import render
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = json.loads((ROOT / "benchmarks" / "frameworks" / "results.json").read_text())
+RESULTS = json.loads((ROOT / "benchmarks" / "lab" / "frameworks" / "results.json").read_text())
 
 
 def test_the_page_has_the_results() -> None:

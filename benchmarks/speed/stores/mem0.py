@@ -14,7 +14,7 @@ from typing import Any
 
 from mem0 import AsyncMemory
 
-from benchmarks.correctness.protocol import DIMENSION, Embedding
+from benchmarks.lab.correctness.protocol import DIMENSION, Embedding
 from benchmarks.speed.stores.store import RECENT, Store, counted
 from benchmarks.speed.text import counter
 

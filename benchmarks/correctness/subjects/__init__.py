@@ -1,1 +1,0 @@
-"""One driver per library: its documented interface as a `benchmarks.correctness` subject."""
