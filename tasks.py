@@ -2,6 +2,7 @@
 
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py quick     lint, types and the nearest tests of what changed: a minute
+    python3 tasks.py tests-of remora/recall     the tests that concern a folder
     python3 tasks.py unit      the tests without real servers: two minutes
     python3 tasks.py test      every behaviour, with real SQLite, LanceDB, PostgreSQL, HTTP
     python3 tasks.py check     what CI runs: lint, types, package, site, test, a framework
@@ -103,6 +104,12 @@ def quick(*words: str) -> None:
     lint()
     types()
     run(PYTHON, "-m", "tools.quick", *words)
+
+
+def tests_of(*words: str) -> None:
+    """Which tests concern a folder or a file; ``--run`` runs them."""
+    setup()
+    run(PYTHON, "-m", "tools.quick", "tests-of", *words)
 
 
 def unit(*words: str) -> None:
@@ -286,6 +293,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "setup": setup,
     "demo": demo,
     "quick": quick,
+    "tests-of": tests_of,
     "unit": unit,
     "test": test,
     "pytest": pytest,

@@ -1,10 +1,14 @@
 """Run the tests that are nearest to what changed by the imports, in one process.
 
     python3 tasks.py quick [--since COMMIT]     with lint and types before it
+    python3 tasks.py tests-of PATH … [--run]    the tests of these folders or files
 
 The graph of imports is that of remora and its tests, late imports included. A test file is near
 if few imports lead from it to a module that changed. As many files are chosen as fit into twelve
 seconds of processor time; how long each takes is known from earlier runs on this machine.
+
+``tests-of`` lists the test files that import a module of these folders, or are named after one, and
+those that do so through a module of `tests`. ``--run`` runs them.
 """
 
 from __future__ import annotations
@@ -14,11 +18,14 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["SECONDS", "Chosen", "changed_files", "choose_tests", "git", "main"]
+if TYPE_CHECKING:
+    import grimp
+
+__all__ = ["SECONDS", "Chosen", "changed_files", "choose_tests", "git", "main", "tests_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "build" / "seconds.json"
@@ -27,6 +34,8 @@ BUDGET_S = 12.0
 UNKNOWN_S = 2.0
 FAR_S = 6.0
 """A file that takes longer than this is not for a quick look, unless it changed itself."""
+COMMON = 30
+"""A module of `tests` that more test files use says little about them."""
 
 
 class Chosen(NamedTuple):
@@ -55,12 +64,82 @@ def module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def choose_tests(changed: Iterable[str]) -> Chosen:
-    """The test files that a change may break, as many as fit into the time."""
+def test_file_of(module: str) -> str | None:
+    """The file of a module that has tests."""
+    name = module.replace(".", "/") + ".py"
+    is_one = name.startswith("tests/") and "/test_" in name and (ROOT / name).exists()
+    return name if is_one else None
+
+
+def read_imports() -> grimp.ImportGraph:
+    """The graph of imports of all Python files."""
     import grimp  # noqa: PLC0415
 
     packages = ("remora", "tests", "tools", "benchmarks", "examples")
-    graph = grimp.build_graph(*packages, cache_dir=str(ROOT / "build" / "grimp"))
+    return grimp.build_graph(*packages, cache_dir=str(ROOT / "build" / "grimp"))
+
+
+def seconds_of_files() -> Mapping[str, float]:
+    """The processor time of each test file, as far as it ran on this machine."""
+    known: Counter[str] = Counter()
+    for test, seconds in json.loads(SECONDS.read_text()).items() if SECONDS.exists() else ():
+        known[test.partition("::")[0]] += seconds
+    return known
+
+
+def tests_of(paths: Iterable[str]) -> dict[str, list[str]]:
+    """The test files of folders or files: by "" their own, then by the module they go through.
+
+    Raises:
+        SystemExit: there is no Python module at a path.
+    """
+    graph, own, names = read_imports(), set[str](), set[str]()
+    for path in paths:
+        names.add(Path(path).stem)
+        name = module_of(path.strip("/"))
+        found = {one for one in graph.modules if one == name or one.startswith(f"{name}.")}
+        if not found:
+            sys.exit(f"no module is there: {path}; give a folder or a file of the repository")
+        own |= found
+    files = {module: file for module in graph.modules if (file := test_file_of(module))}
+
+    def importers(modules: Iterable[str]) -> set[str]:
+        return {by for one in modules for by in graph.find_modules_that_directly_import(one)}
+
+    direct = importers(own) | own
+    answer = {"": {file for module, file in files.items() if module in direct}}
+    for file in files.values():
+        if names & set(Path(file).stem.split("_")[1:]):
+            answer[""].add(file)
+    known = set(answer[""])
+    for through in sorted(direct):
+        if through.startswith("tests.") and through not in files:
+            answer[through] = {files[one] for one in importers([through]) if one in files} - known
+    return {through: sorted(found) for through, found in answer.items() if found}
+
+
+def show_tests_of(arguments: Sequence[str]) -> int:
+    """Print the test files of folders, or run them; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="tasks.py tests-of")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a folder or file of remora")
+    parser.add_argument("--run", action="store_true", help="run them; other words go to pytest")
+    options, words = parser.parse_known_args(arguments)
+    known, run = seconds_of_files(), list[str]()
+    for through, files in tests_of(options.paths).items():
+        if through:
+            print(f"\nthrough {through}:")
+        if len(files) > COMMON and through:
+            print(f"  {len(files)} files")
+            continue
+        for name in files:
+            print(f"  {name:60} {f'{known[name]:6.1f} s' if known[name] else ''}".rstrip())
+        run += files
+    return run_tests([*dict.fromkeys(run)], words) if options.run else 0
+
+
+def choose_tests(changed: Iterable[str]) -> Chosen:
+    """The test files that a change may break, as many as fit into the time."""
+    graph = read_imports()
     ahead = {module_of(name) for name in changed if name.endswith(".py")} & graph.modules
     distance, steps = dict.fromkeys(ahead, 0), 0
     while ahead:
@@ -72,15 +151,11 @@ def choose_tests(changed: Iterable[str]) -> Chosen:
             if importer not in distance
         }
         distance.update(dict.fromkeys(ahead, steps))
-    known: Counter[str] = Counter()
-    for test, seconds in json.loads(SECONDS.read_text()).items() if SECONDS.exists() else ():
-        known[test.partition("::")[0]] += seconds
+    known = seconds_of_files()
     tests = sorted(
         (steps, known[name] or UNKNOWN_S, name)
         for module, steps in distance.items()
-        if (name := module.replace(".", "/") + ".py").startswith("tests/")
-        and "/test_" in name
-        and (ROOT / name).exists()
+        if (name := test_file_of(module)) is not None
     )
     chosen, spent_s = [], 0.0
     for steps, seconds, name in tests:
@@ -106,9 +181,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("all tests below a conftest.py depend on it: tasks.py test", flush=True)
     if options.list or not found.files:
         return 0
+    return run_tests(found.files, words)
+
+
+def run_tests(files: Sequence[str], words: Sequence[str]) -> int:
+    """Run test files in one process; returns the exit code."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "not nightly"]
-    return subprocess.run([*command, *found.files, *words], cwd=ROOT, check=False).returncode
+    return subprocess.run([*command, *files, *words], cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["tests-of"]:
+        sys.exit(show_tests_of(sys.argv[2:]))
     sys.exit(main())
