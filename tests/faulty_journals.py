@@ -20,13 +20,12 @@ from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import JobRetried
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Erased, Journal, Retention
+from remora.storage.ports import Erased, Journal, Retention, Write
 from remora.storage.records import Appended, Flushed, MemoryItem, Remembered, StateItem
 from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.testing.journals import JournalAccess
+from remora.testing import JournalAccess
 from tests.journals import BreakableJournal, MemoryAccess, SqliteAccess
 
 __all__ = ["FAULTY", "open_buffering", "open_unfenced"]

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import anyio
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Line
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import SUMMARIZE_QUEUE
-from remora.actors.session.messages import Append, Inspect, SessionView
+from remora.actors.session.messages import Append, Inspect
 from remora.config import BufferConfig, Config
 from remora.ids import SessionKey, key_digest
 from remora.jobs.durations import CompactionDurations
@@ -21,17 +21,17 @@ from remora.jobs.repair import Resummarizer
 from remora.jobs.summarize import SummarizeHandler
 from remora.messages import Entry, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
-from remora.models.ports import Line
 from remora.recall.excerpts import window_rules
+from remora.results import SessionView
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
 from remora.runtime.jobs import JobQueue, RetryPolicy
-from remora.runtime.log import Write
 from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.intake import PlainMessage
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import Write
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import HeuristicCounter, count_message
 

@@ -10,13 +10,12 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Journal
+from remora.storage.ports import Journal, Write
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.testing import FaultyJournal
+from remora.testing import FaultyJournal, JournalAccess
 from remora.testing.faults import CommitFault
-from remora.testing.journals import CommitFate, JournalAccess
+from remora.testing.journals import CommitFate
 
 __all__ = ["BreakableJournal", "MemoryAccess", "SqliteAccess", "open_sqlite"]
 

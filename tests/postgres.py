@@ -27,7 +27,8 @@ import asyncpg
 
 from remora.storage.ports import Journal
 from remora.storage.postgres import PostgresJournal
-from remora.testing.journals import CommitFate, JournalAccess
+from remora.testing import JournalAccess
+from remora.testing.journals import CommitFate
 from tests.patience import wait_until
 from tests.processes import bound
 

@@ -12,7 +12,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
-__all__ = ["PATIENT", "ROOT", "printed", "run_program"]
+import anyio.to_thread
+
+from remora.cli.main import main
+
+__all__ = ["PATIENT", "ROOT", "printed", "run_command", "run_command_aside", "run_program"]
 
 ROOT = Path(__file__).parents[1]
 PATIENT = {"REMORA_RECALL__DEADLINE_S": "600"}
@@ -31,6 +35,19 @@ def run_program(
         text=True,
         check=check,
     )
+
+
+def run_command(*words: object) -> int:
+    """Run ``remora`` with these words here; returns its exit code. What it prints is printed."""
+    try:
+        return main([*map(str, words)])
+    except SystemExit as e:
+        return int(str(e.code))
+
+
+async def run_command_aside(*words: object) -> int:
+    """Run ``remora`` in another thread, beside what the event loop does; returns its exit code."""
+    return await anyio.to_thread.run_sync(run_command, *words)
 
 
 def printed(module: str, *words: object, **variables: str) -> str:

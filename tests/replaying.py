@@ -19,11 +19,10 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora import Config, Runtime
+from remora import Config, Line, Runtime
 from remora.cli.reader import read_conversations
 from remora.errors import ModelUnavailable
 from remora.messages import plain_text
-from remora.models.ports import Line
 from tests.configs import LEAN_TREE, poison
 
 TREE: dict[str, Any] = {

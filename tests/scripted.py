@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from remora import Config
-from remora.messages import ChatDict, Receipt
+from remora import Config, Receipt
+from remora.messages import ChatDict
 from tests.checker.history import History, Record, Shown
 from tests.checker.judging import check
 from tests.checker.programs import Call, Caller, Kind, messages_of

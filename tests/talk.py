@@ -18,7 +18,7 @@ from remora.errors import (
     RecordingFailed,
     RemoraError,
 )
-from remora.testing.linearizability import Operation, explain
+from remora.testing import Operation, explain
 
 __all__ = ["Notes", "Talk", "Verdict", "add_verdicts"]
 

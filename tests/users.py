@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from remora import Synopsis
 from remora.actors.user.behavior import UserBehavior
-from remora.actors.user.messages import Learn, ReadSynopsis, Synopsis, SynopsisReady
+from remora.actors.user.messages import Learn, ReadSynopsis, SynopsisReady
 from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingItem, pack_vector
 from remora.ids import UserKey
+from remora.results import Job
 from remora.runtime.actor import Decision
-from remora.runtime.jobs import Job, JobDone
+from remora.runtime.jobs import JobDone
 from remora.storage.records import SavedUser
 
 KEY = UserKey("alice")

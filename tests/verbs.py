@@ -21,11 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 import remora
-from remora import DeletionReceipt, Runtime, Session, User
-from remora.api.memories import Agent
-from remora.api.shared import SharedMember
-from remora.messages import ChatDict, Message
-from remora.recall.memory import Memory
+from remora import Agent, DeletionReceipt, Memory, Message, Runtime, Session, SharedMember, User
+from remora.messages import ChatDict
 from remora.testing import HashEmbedder
 
 __all__ = [

@@ -15,13 +15,12 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.actors.policies.buffer import BufferPolicy
-from remora.api.runtime import Runtime
+from remora import BufferPolicy, Runtime
 from remora.config import Config
 from remora.errors import InvalidInput
 from remora.services import intake
-from remora.testing.simulation.loop import Deadlock, Stuck
-from remora.testing.simulation.world import CONFIG, KINDS, Fault, World
+from remora.testing.simulation import CONFIG, Deadlock, Fault, Stuck, World
+from remora.testing.simulation.world import KINDS
 from remora.tokens import HeuristicCounter
 from tests.checker.history import History, Violation
 from tests.checker.judging import check, check_arrival, check_sound

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from remora.messages import ChatDict, Message, Receipt, split_tool_calls
-from remora.recall.context import Context
-from remora.testing.summaries import covered_by
+from remora import Context, Message, Receipt
+from remora.messages import ChatDict, split_tool_calls
+from remora.testing import covered_by
 from remora.tokens import TokenCounter
 from tests.checker.programs import NAME, Call
 

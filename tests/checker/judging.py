@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from remora.actors.policies.buffer import BufferPolicy
-from remora.messages import Receipt
-from remora.testing.linearizability import Explanation, Operation, explain
+from remora import BufferPolicy, Receipt
+from remora.testing import Explanation, Operation, explain
 from tests.checker.history import (
     History,
     Record,

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from remora.api.runtime import Runtime
+from remora import Receipt, Runtime
 from remora.errors import (
     BudgetTooSmall,
     CommitFailed,
@@ -28,7 +28,7 @@ from remora.errors import (
     SessionQuarantined,
     StorageError,
 )
-from remora.messages import ChatDict, Receipt
+from remora.messages import ChatDict
 from tests.checker.history import History, Record, name_of, seen_of, shown_of
 from tests.checker.programs import NAME, Call, Caller, Program, fact_of, messages_of
 

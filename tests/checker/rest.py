@@ -11,11 +11,11 @@ from typing import Any
 
 import anyio
 
-from remora.api.runtime import Runtime
+from remora import Runtime
 from remora.errors import LongTermError, ModelTimeout, ModelUnavailable
 from remora.ids import SessionKey, UserKey, memory_id, row_id
 from remora.messages import ChatDict, plain_text, speaker_of
-from remora.runtime.jobs import Job
+from remora.results import Job
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec

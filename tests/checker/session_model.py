@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from remora.actors.policies.buffer import BufferPolicy
-from remora.messages import Receipt
-from remora.testing.linearizability import Operation
+from remora import BufferPolicy, Receipt
+from remora.testing import Operation
 from tests.checker.history import (
     MessageShape,
     Shown,

@@ -26,7 +26,8 @@ import msgspec
 from remora.config import Durability
 from remora.ids import SessionKey, key_digest, user_key
 from remora.messages import Entry, encode_message
-from remora.runtime.jobs import Job, JobDone
+from remora.results import Job
+from remora.runtime.jobs import JobDone
 from remora.runtime.log import commit_records
 from remora.runtime.probes import count_probes
 from remora.storage.decoding import SEQ_MASK

@@ -19,13 +19,13 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.cli.main import main
 from remora.errors import StorageError
 from remora.storage.lance.directory import table_of
 from tests.copies import copy_memory
 from tests.faults.journals import altered, digests
 from tests.harness import user as of_user
 from tests.lance import digests_of
+from tests.programs import run_command
 
 pytestmark = pytest.mark.blocking
 
@@ -121,7 +121,7 @@ def command(
     def run(code: int, name: str, memory: Path, *options: str | Path) -> str:
         capsys.readouterr()
         words = [name, *map(str, options), "--dir", str(memory), "--config", str(settings)]
-        exited = main(words)
+        exited = run_command(*words)
         printed = capsys.readouterr()
         assert exited == code, printed
         return printed.out + printed.err

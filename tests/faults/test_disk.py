@@ -16,9 +16,8 @@ import anyio
 import pytest
 
 from benchmarks.disk import possible, under
-from remora import BufferPolicy, Config, Runtime, Session
+from remora import BufferPolicy, Config, Line, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
-from remora.models.ports import Line
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
 from tests.configs import PLAIN, PLAIN_TREE

@@ -20,8 +20,8 @@ from remora.errors import (
     RemoraError,
 )
 from remora.ids import SessionKey, key_digest
-from remora.runtime.log import Write, commit_records
-from remora.storage.ports import Retention
+from remora.runtime.log import commit_records
+from remora.storage.ports import Retention, Write
 from remora.storage.records import (
     Appended,
     BufferMoved,

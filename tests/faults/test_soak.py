@@ -16,7 +16,7 @@ from benchmarks.lab.soak import Cycle, Extent, Soak
 from benchmarks.lab.soaking.witness import SessionWitness, Violations, unit
 from benchmarks.memory_soak import MemorySoak, Minute, growth
 from benchmarks.shared import run
-from remora.messages import Message, Receipt
+from remora import Message, Receipt
 
 SMALL = Extent(load_s=2.0, cycles=1, users=3, sessions=2, elders=1, mortals=1, calm_s=0.4)
 

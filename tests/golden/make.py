@@ -36,9 +36,9 @@ from remora.ids import (
     working_id,
 )
 from remora.messages import Entry, encode_message
-from remora.runtime.jobs import Job, JobDeadLettered, JobDone, JobRetried
-from remora.runtime.log import Write
-from remora.storage.ports import Retention
+from remora.results import Job
+from remora.runtime.jobs import JobDeadLettered, JobDone, JobRetried
+from remora.storage.ports import Retention, Write
 from remora.storage.records import (
     ENTRY_KIND,
     Appended,

@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from remora import BufferPolicy, Receipt
 from remora.actors import keyed_state
-from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session import messages as session
 from remora.actors.user import messages as user
 from remora.actors.user.working import WorkingItem, pack_vector
 from remora.actors.wire_types import to_sent
-from remora.messages import Entry, Receipt
+from remora.messages import Entry
 from remora.storage.keyed_values import KeyedImage, KeyedValue
 from remora.storage.records import MemoryItem, MessageRange, Reader, StateItem, Summary, Watermarks
 

@@ -12,9 +12,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from remora import Config, Runtime
+from remora import Config, Line, Runtime
 from remora.ids import SessionKey, UserKey, key_digest
-from remora.models.ports import Line
 from remora.storage.lookups import IdLookup, KeyLookup
 from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal

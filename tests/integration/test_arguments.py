@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from remora import Agent, KeyedState, Runtime, Session, SharedScope, Turn, User
-from remora.api.shared import SharedMember
+from remora import Agent, KeyedState, Runtime, Session, SharedMember, SharedScope, Turn, User
 from remora.errors import InvalidInput, InvalidMessage, RemoraError
 from remora.results import MemoryTools
 from tests.verbs import CALLS, World, open_world, said

@@ -10,8 +10,8 @@ import pytest
 from remora import Runtime
 from remora.errors import ModelUnavailable
 from remora.runtime.jobs import JobDone
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import Write
 from tests.harness import user
 from tests.integration.blocks import (
     WORDS,

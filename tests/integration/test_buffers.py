@@ -19,12 +19,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remora import BufferPolicy, BufferPreset, Config, Message, Runtime, Session
+from remora import BufferPolicy, BufferPreset, Config, Line, Message, Runtime, Session
 from remora.adapters.massgen import ConversationMemory
 from remora.adapters.muxi import BufferMemory
 from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage, NotFound, RemoraError
 from remora.messages import indent
-from remora.models.ports import Line
 from remora.testing import HashEmbedder, ScriptedChatModel
 from tests.harness import FirstWordsSummarizer, LineCount, user
 

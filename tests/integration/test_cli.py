@@ -15,11 +15,10 @@ import pytest
 
 from remora import Runtime
 from remora.cli.erasure import describe_rows
-from remora.cli.main import main
 from remora.cli.reader import read_conversations
 from remora.config import Config
 from remora.errors import InvalidInput
-from tests.programs import run_program
+from tests.programs import run_command, run_program
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -54,10 +53,7 @@ class Commands:
     def plain(self, *words: object, code: int | None = 0) -> str:
         """One that uses no memory, or names it itself. Without a code: any that means an error."""
         self._capsys.readouterr()
-        try:
-            ended = main(list(map(str, words)))
-        except SystemExit as e:
-            ended = int(str(e.code))
+        ended = run_command(*words)
         out, error = self._capsys.readouterr()
         assert ended in ({1, 2} if code is None else {code}), (words, out, error)
         return " ".join(error.split()) if ended in {1, 2} else out
@@ -177,7 +173,7 @@ def test_a_sentence_is_one_line_in_a_pipe(
         assert [line for line in lines if long in line], command
     ever = [line for line in run("show", "alice", "one").splitlines() if "message ever" in line]
     assert ever[0].endswith("indexed or being indexed")
-    assert main(["show", "bob", "one", "--dir", str(run.memory)]) == 1
+    assert run_command("show", "bob", "one", "--dir", run.memory) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -248,7 +244,7 @@ def test_a_user_who_has_memories_alone(
     assert "fact: Dora plays the cello." in recalled
     assert "#0" not in recalled
     capsys.readouterr()
-    assert main(["backup", str(tmp_path / "copy"), "--dir", str(run.memory)]) == 0
+    assert run_command("backup", tmp_path / "copy", "--dir", run.memory) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "1 memory" in printed.out

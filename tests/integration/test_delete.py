@@ -11,12 +11,11 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from remora import Config, Context, Message, Runtime
-from remora.cli.main import main
+from remora import Config, Context, Line, Message, Runtime
 from remora.errors import InvalidInput, ModelUnavailable, NotFound, TurnClosed
-from remora.models.ports import Line
 from remora.runtime.probes import count_probes
 from remora.testing import HashEmbedder
+from tests.programs import run_command_aside
 
 pytestmark = pytest.mark.anyio
 
@@ -333,7 +332,7 @@ async def test_entries_of_a_rewound_past_go_too(tmp_path: Path) -> None:
         assert all(f"{SECRET}61x" not in one.text for one in await ann.memories())
         await runtime.retry_erasures()
         assert await holding(tmp_path, f"{SECRET}61x") == []
-    code = await anyio.to_thread.run_sync(main, ["verify", "--deep", "--dir", str(tmp_path / "m")])
+    code = await run_command_aside("verify", "--deep", "--dir", tmp_path / "m")
     assert code == 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from remora import BufferPolicy, Config, Message, Runtime
+from remora import BufferPolicy, Config, Message, MessageLike, Runtime
 from remora.adapters.llama_index import ChatMemory
 from remora.adapters.massgen import ConversationMemory, PersistentMemory
 from remora.adapters.muxi import BufferMemory
@@ -28,7 +28,7 @@ from remora.errors import (
     RuntimeClosed,
 )
 from remora.ids import SessionKey
-from remora.messages import MessageLike, encode_message
+from remora.messages import encode_message
 from remora.testing import MEMORY_CHECKS, FaultyJournal, HashEmbedder, ScriptedChatModel
 from remora.testing.faults import CommitFault
 from tests.harness import user

@@ -17,7 +17,6 @@ import pytest
 import remora.config
 from remora import Config, ErasureReceipt, Runtime
 from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
-from remora.cli.main import main
 from remora.errors import (
     CommitFailed,
     ErasureDelayed,
@@ -35,6 +34,7 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
 from tests.patience import until
+from tests.programs import run_command
 
 pytestmark = pytest.mark.anyio
 
@@ -576,23 +576,23 @@ def test_from_the_command_line(
 ) -> None:
     """G13: ``remora forget`` asks, or is told --yes; says what went; and a session alone can go."""
     where = ["--dir", str(life.directory)]
-    assert main(["forget", USER, *where]) == 1
+    assert run_command("forget", USER, *where) == 1
     assert "--yes" in capsys.readouterr().err
     assert traces(life.directory, *life.needles)
     monkeypatch.setattr("sys.stdin", Terminal("no\n"))
-    assert main(["forget", USER, *where]) == 1
+    assert run_command("forget", USER, *where) == 1
     assert "nothing was erased" in capsys.readouterr().out
-    assert main(["forget", USER, f"{CANARY}one", *where, "--yes"]) == 0
+    assert run_command("forget", USER, f"{CANARY}one", *where, "--yes") == 0
     assert "17 messages" in capsys.readouterr().out
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
-    assert main(["forget", USER, *where]) == 0
+    assert run_command("forget", USER, *where) == 0
     shown = capsys.readouterr().out
     assert "17 messages" in shown
     assert "long-term rows" in shown
     assert traces(life.directory, *life.needles) == []
-    assert main(["forget", "nobody", *where, "--yes"]) == 0
+    assert run_command("forget", "nobody", *where, "--yes") == 0
     assert "there was nothing" in capsys.readouterr().out
-    assert main(["show", "bob", "plainone", *where]) == 0
+    assert run_command("show", "bob", "plainone", *where) == 0
 
 
 class Terminal(io.StringIO):

@@ -10,8 +10,7 @@ import pytest
 
 from examples.gallery import langgraph_agent
 from examples.gallery.langgraph_agent import ask
-from remora import Runtime
-from remora.messages import Message
+from remora import Message, Runtime
 from tests.configs import LEAN, LEAN_ENVIRONMENT
 from tests.programs import run_program
 

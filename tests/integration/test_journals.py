@@ -11,11 +11,10 @@ import pytest
 
 from remora import Runtime
 from remora.errors import ConfigError
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Journal
-from remora.testing import HashEmbedder
-from remora.testing.journals import AccessCheck, journal_checks
+from remora.storage.ports import Journal, Write
+from remora.testing import HashEmbedder, journal_checks
+from remora.testing.journals import AccessCheck
 from tests.journals import MemoryAccess, SqliteAccess
 
 pytestmark = pytest.mark.anyio

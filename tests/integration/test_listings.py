@@ -15,14 +15,15 @@ import anyio.to_thread
 import pytest
 
 from remora import Config, Runtime
-from remora.cli.main import main
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
-from remora.storage.listing import ListingOrder, ListingPage, prefix_end
+from remora.storage.listing import ListingOrder, prefix_end
+from remora.storage.ports import ListingPage
 from remora.storage.sqlite import journal as sqlite_journal
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 from tests.configs import PLAIN_TREE
 from tests.copies import copy_memory
+from tests.programs import run_command_aside
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -207,7 +208,7 @@ async def test_the_command_line_lists_beside_a_server(
 
     async def run(*arguments: str) -> tuple[int, str]:
         where = ["--dir", str(tmp_path / "memory")]
-        code = await anyio.to_thread.run_sync(main, [*arguments, *where])
+        code = await run_command_aside(*arguments, *where)
         return code, capsys.readouterr().out
 
     for number, (user, session) in enumerate([("alice", "a"), ("alice", "b"), ("bob'; ", "c")]):
@@ -264,7 +265,7 @@ async def test_a_long_id_leaves_the_table_readable(
         if terminal:
             monkeypatch.setenv("FORCE_COLOR", "1")
             monkeypatch.setenv("NO_COLOR", "1")
-        assert await anyio.to_thread.run_sync(main, arguments) == 0
+        assert await run_command_aside(*arguments) == 0
         long, short = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
         assert len(short) <= 80
         assert short.split() == ["bob", "1", "session", "2023-11-14", "22:13:20"]
@@ -284,7 +285,7 @@ async def test_ids_that_look_alike_are_told_apart(
     where = ["--dir", str(tmp_path / "memory"), "--order", "name"]
 
     async def listed(*more: str) -> list[str]:
-        assert await anyio.to_thread.run_sync(main, ["users", *where, *more]) == 0
+        assert await run_command_aside("users", *where, *more) == 0
         return capsys.readouterr().out.splitlines()
 
     lines = await listed("--limit", "3")

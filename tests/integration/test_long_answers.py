@@ -10,13 +10,12 @@ import anyio
 import msgspec
 import pytest
 
-from remora import Config, Runtime
+from remora import Config, Line, Runtime
 from remora.actors.session.messages import Resummarize
 from remora.config import SupervisorConfig
 from remora.ids import SessionKey
 from remora.jobs.repair import Resummarizer
 from remora.models.breaker import CircuitBreaker
-from remora.models.ports import Line
 from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal
 from remora.testing import ScriptedChatModel, VirtualClock

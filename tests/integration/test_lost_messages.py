@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora import Config, Runtime, Session
+from remora import Config, Line, Runtime, Session
 from remora.actors.session.messages import Resummarize
 from remora.errors import ModelUnavailable, OverdraftReached, RuntimeClosed
-from remora.models.ports import Line
 from tests.patience import until
 from tests.simulation.rare import reaching
 from tests.sqlite import change_rows

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remora.testing.journals import AccessCheck, journal_checks
+from remora.testing import journal_checks
+from remora.testing.journals import AccessCheck
 from tests.patience import wait_until
 from tests.postgres import Cluster, PostgresAccess
 

@@ -23,7 +23,6 @@ import asyncpg
 import pytest
 
 from remora import Runtime
-from remora.cli.main import main
 from remora.errors import (
     ConfigError,
     InvalidInput,
@@ -41,6 +40,7 @@ from tests.patience import until
 from tests.postgres import Cluster, open_journal
 from tests.postgres_proxy import running_proxy
 from tests.processes import stop
+from tests.programs import run_command_aside
 
 pytestmark = pytest.mark.anyio
 _LONG_S = 1_000.0
@@ -372,18 +372,18 @@ async def test_owners_are_listed(cluster: Cluster, capsys: pytest.CaptureFixture
     journal = await opened(cluster.dsn(), "shown", address="db [one]:7731")
     try:
         dsn = cluster.dsn()
-        assert await anyio.to_thread.run_sync(main, ["owners", dsn, "--json"]) == 0
+        assert await run_command_aside("owners", dsn, "--json") == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         (row,) = [one for one in rows if one["shard"] == "shown"]
         assert row["owner"].endswith(f":{os.getpid()}")
         assert (row["address"], row["epoch"]) == ("db [one]:7731", 1)
         assert 0 < row["lease_left_s"] <= _LONG_S
         assert {one.schema for one in await read_owners(dsn)} == {one["shard"] for one in rows}
-        assert await anyio.to_thread.run_sync(main, ["owners", dsn]) == 0
+        assert await run_command_aside("owners", dsn) == 0
         shown = capsys.readouterr().out
         assert "lease left" in shown
         assert "db [one]:7731" in shown
     finally:
         await journal.aclose()
-    assert await anyio.to_thread.run_sync(main, ["owners", f"{dsn}&port=1"]) == 1
+    assert await run_command_aside("owners", f"{dsn}&port=1") == 1
     assert "PostgreSQL cannot be reached" in capsys.readouterr().err

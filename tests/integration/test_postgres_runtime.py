@@ -18,7 +18,6 @@ import asyncpg
 import pytest
 
 from remora import Config, Message, Receipt, Runtime, Session
-from remora.cli.main import main
 from remora.errors import (
     CommitFailed,
     ConfigError,
@@ -40,6 +39,7 @@ from tests.patience import until
 from tests.pgbouncer import running_pooler
 from tests.postgres import Cluster, open_journal, running_cluster
 from tests.postgres_proxy import running_proxy
+from tests.programs import run_command
 
 pytestmark = pytest.mark.anyio
 _TEXT = "the one whose connection breaks"
@@ -524,7 +524,7 @@ def test_commands_that_are_the_administrators(
     for command in (
         "verify", "backup there", "repair", "export f", "view", "reembed", "reshard --shards 2",
     ):  # fmt: skip
-        assert main([*command.split(), "--config", str(file)]) in {1, 2}, command
+        assert run_command(*command.split(), "--config", file) in {1, 2}, command
         said = " ".join(capsys.readouterr().err.split())
         assert "pg_basebackup or pg_dump --schema shop --schema 'shop_[0-9]*'" in said, command
         assert "pg_amcheck" in said, command

@@ -11,10 +11,9 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from remora import BufferPolicy, Config, Runtime
+from remora import BufferPolicy, Config, Line, Runtime
 from remora.config import SynopsisConfig
 from remora.errors import InvalidInput, NotGranted
-from remora.models.ports import Line
 from remora.storage.memory import MemoryStore
 from remora.testing import HashEmbedder, VirtualClock
 from tests import facts

@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 import remora
-from remora import Config, Runtime, quote_memories
-from remora.api.memories import Agent, LongTermHandle
+from remora import Agent, Config, Runtime, quote_memories
+from remora.api.memories import LongTermHandle
 from remora.blocks import BaseMemoryBlock
 from remora.errors import (
     CommitFailed,

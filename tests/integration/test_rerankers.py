@@ -14,13 +14,13 @@ import anyio
 import pytest
 
 from remora import Config, Runtime, User
-from remora.cli.main import main
 from remora.config import ModelConfig
 from remora.errors import ConfigError, ErasureInProgress, ModelAnswerInvalid, ModelUnavailable
 from remora.models.http_reranker import HttpReranker
 from remora.testing import HashEmbedder
 from tests import facts
 from tests.integration.test_openai import Answer, Endpoint
+from tests.programs import run_command
 
 # blocking: at the first use here, numpy may be imported by two threads at once
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -400,7 +400,7 @@ def test_the_command_says_that_it_failed(
     monkeypatch.setenv("REMORA_MODELS__RERANK_URL", endpoint.url)
     endpoint.answer = lambda *_: (500, b"busy")
     question = ["recall", "ann", "which tea?", "--dir", str(tmp_path), "--json"]
-    assert main(question) == 0
+    assert run_command(*question) == 0
     shown = capsys.readouterr()
     assert len([json.loads(line)["text"] for line in shown.out.splitlines()]) == 5
     assert "the reranker failed" in " ".join(shown.err.split())

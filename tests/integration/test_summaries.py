@@ -12,10 +12,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from remora import BufferPolicy, Config, Message, Runtime
+from remora import BufferPolicy, Config, Line, Message, Runtime
 from remora.cli.render import print_session
 from remora.errors import ModelError
-from remora.models.ports import Line
 from remora.storage.memory import MemoryStore
 from remora.storage.records import SummarizeSpec
 from remora.testing import ChatResponse, ScriptedChatModel

@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from remora import Config, Runtime
-from remora.api.tools import MemoryTools
 from remora.errors import LongTermError
+from remora.results import MemoryTools
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio

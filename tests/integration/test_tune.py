@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from remora import Config, Message, Runtime
-from remora.cli.main import main
 from tests.harness import user
+from tests.programs import run_command
 
 USERS = ("ann", "bea", "cem", "dora", "eli")
 TOPICS = ("ladder", "lantern", "kettle", "violin")
@@ -70,7 +70,7 @@ def write(path: Path, *rows: Any) -> Path:
 
 def tune(memory: Path, labels: Path, *more: str) -> int:
     where = ["--dir", str(memory / "memory"), "--config", str(memory / "remora.yaml")]
-    return main(["tune", str(labels), *where, *more])
+    return run_command("tune", labels, *where, *more)
 
 
 async def recall_of_the_product(memory: Path, config: Config) -> float:

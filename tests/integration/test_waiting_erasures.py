@@ -11,15 +11,15 @@ import anyio
 import pytest
 
 from remora import Config, Runtime
-from remora.cli.main import main
 from remora.errors import ErasureDelayed, ErasureInProgress, LongTermError
 from remora.ids import session_key, user_key
-from remora.storage.erasure_notes import WaitingErasure
+from remora.results import WaitingErasure
 from remora.storage.lance.store import LanceStore
 from remora.storage.memory.store import MemoryStore
 from remora.storage.sqlite.peek import peek_erasures
 from remora.testing import HashEmbedder
 from tests.lance import digests_of, lance, put, rows_of
+from tests.programs import run_command
 
 EMBEDDER = HashEmbedder()
 CONFIG = Config.from_dict(
@@ -229,18 +229,18 @@ def test_from_the_command_line(
     with monkeypatch.context() as patched:
         patched.setattr(LanceStore, "erase", broken)
         anyio.run(live)
-        assert main(["jobs", *where]) == 0
+        assert run_command("jobs", *where) == 0
         shown = capsys.readouterr().out
         shown_as = digests_of(directory).user(VICTIM)
         assert "erasure-1  erasing  user " + shown_as in shown
         assert user_key(VICTIM) not in shown
-        assert main(["jobs", "--user", VICTIM, *where]) == 0
+        assert run_command("jobs", "--user", VICTIM, *where) == 0
         assert shown_as in capsys.readouterr().out
-        assert main(["jobs", "--user", "bob", *where]) == 0
+        assert run_command("jobs", "--user", "bob", *where) == 0
         assert "no background jobs wait" in capsys.readouterr().out
         assert "the disk failed" in shown
         assert VICTIM not in shown
-        assert main(["jobs", "--json", *where]) == 0
+        assert run_command("jobs", "--json", *where) == 0
         line = json.loads(capsys.readouterr().out)
         assert (line["id"], line["state"], line["user_key"]) == (
             "erasure-1",
@@ -248,9 +248,9 @@ def test_from_the_command_line(
             shown_as,
         )
         assert line["attempts"] >= 1
-        assert main(["jobs", "retry", "erasure-1", *where]) == 1
+        assert run_command("jobs", "retry", "erasure-1", *where) == 1
         assert "the disk failed" in capsys.readouterr().out
-    assert main(["jobs", "retry", "--all", *where]) == 0
+    assert run_command("jobs", "retry", "--all", *where) == 0
     assert "1 erasure finished" in capsys.readouterr().out
-    assert main(["jobs", *where]) == 0
+    assert run_command("jobs", *where) == 0
     assert "no background jobs wait" in capsys.readouterr().out

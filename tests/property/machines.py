@@ -19,8 +19,9 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from remora.results import Job
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.jobs import Job, JobDone
+from remora.runtime.jobs import JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
 from tests.harness import commit_each

@@ -10,10 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import event, given
 
-from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
+from remora import BufferPolicy
 from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.state import BlockSet, block_progress
-from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import BLOCKS_QUEUE, SUMMARIZE_QUEUE
@@ -26,12 +25,14 @@ from remora.actors.session.messages import (
     SummaryReady,
     Truncate,
 )
+from remora.blocks import BaseMemoryBlock, BlockServices, ChatMessage
 from remora.errors import BlockFailed, InvalidInput
 from remora.ids import SessionKey
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.messages import ChatDict, Entry
+from remora.results import Job
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.jobs import Job, JobAttempt, JobDone
+from remora.runtime.jobs import JobAttempt, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.tokens import CallableCounter, HeuristicCounter, count_message

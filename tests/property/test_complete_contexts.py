@@ -12,8 +12,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from remora import Context, Runtime, Session
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Context, Runtime, Session
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import SummaryReady
 from remora.config import Config

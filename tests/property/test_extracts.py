@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Line
 from remora.models.extractive import ExtractiveSummarizer, recent_extracts
-from remora.models.ports import Line
 from remora.tokens import TiktokenCounter
 
 COUNTER = TiktokenCounter()

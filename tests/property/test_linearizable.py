@@ -13,12 +13,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora import Config, Runtime
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Config, Runtime
 from remora.storage.memory.store import MemoryStore
-from remora.testing import FaultyJournal, HashEmbedder
+from remora.testing import FaultyJournal, HashEmbedder, UnionSummarizer
 from remora.testing.faults import CommitFault
-from remora.testing.summaries import UnionSummarizer
 from tests.checker.history import History, Violation
 from tests.checker.judging import check
 from tests.checker.players import Player

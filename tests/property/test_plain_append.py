@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Append, SummaryReady
 from remora.config import Config

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from remora import Synopsis
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
     CleanUp,
@@ -27,14 +28,13 @@ from remora.actors.user.messages import (
     Remember,
     RememberReceipt,
     SearchWorking,
-    Synopsis,
     SynopsisReady,
     Touch,
-    UserView,
 )
 from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingMemory
 from remora.errors import NotGranted
+from remora.results import UserView
 from remora.runtime.actor import Decision
 from remora.storage.records import MemoryItem, StateChanged, SynopsisSpec
 from tests.example_runs import LONG, play_machine

@@ -19,8 +19,8 @@ from remora.errors import (
     SessionQuarantined,
     StorageError,
 )
-from remora.testing.simulation import Fault, World
-from remora.testing.simulation.world import CONFIG, KINDS
+from remora.testing.simulation import CONFIG, Fault, World
+from remora.testing.simulation.world import KINDS
 
 SCALE = int(os.environ.get("REMORA_SEEDS", "1"))
 """How many times as many seeds are played, for a soak."""

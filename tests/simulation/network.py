@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from remora import Receipt
 from remora.actors.keyed_state import ReadValue
 from remora.actors.session.messages import Append
 from remora.cluster.link import OwnerEnd, WorkerEnd
@@ -31,7 +32,7 @@ from remora.cluster.wire import (
     to_raised,
 )
 from remora.errors import CommitFailed, OutcomeUnknown, RemoraError, RuntimeClosed
-from remora.messages import Entry, Receipt
+from remora.messages import Entry
 from remora.testing import Operation
 
 __all__ = ["Network"]

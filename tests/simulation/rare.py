@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Load, Snapshot
 from remora.errors import JournalDamaged, ModelUnavailable

@@ -21,8 +21,7 @@ from remora.messages import ChatDict, decode_chat, plain_text
 from remora.runtime.probes import count_probes
 from remora.storage.records import MemoryItem
 from remora.testing import FaultyChatModel
-from remora.testing.simulation import World
-from remora.testing.simulation.world import CONFIG
+from remora.testing.simulation import CONFIG, World
 from tests.facts import FactModel
 from tests.simulation.fates import worlds
 

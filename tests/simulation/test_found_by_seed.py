@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy
 from remora.testing.simulation import CONFIG
 from tests.checker.exploring import Settings, play, read_case, report
 

@@ -14,14 +14,14 @@ import pytest
 
 from remora.errors import CommitFailed
 from remora.ids import SessionKey
-from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.results import Job
+from remora.runtime.jobs import JobAttempt, JobQueue, JobResult, RetryPolicy
 from remora.runtime.probes import count_probes
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.records import BlocksSpec
-from remora.testing.clock import VirtualClock
-from remora.testing.faults import CommitFault, FaultyJournal
-from remora.testing.simulation.loop import SeededLoop
-from remora.testing.simulation.seams import seams
+from remora.testing import FaultyJournal, VirtualClock
+from remora.testing.faults import CommitFault
+from remora.testing.simulation import SeededLoop, seams
 from tests.harness import Kernel, kernel
 
 pytestmark = pytest.mark.anyio

@@ -11,12 +11,13 @@ from typing import Any
 import anyio
 import pytest
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Inspect, Load, SummaryReady
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, SessionQuarantined
 from remora.ids import SessionKey
-from remora.runtime.jobs import Job, RetryPolicy
+from remora.results import Job
+from remora.runtime.jobs import RetryPolicy
 from remora.runtime.passivation import RegistryLimits
 from remora.runtime.probes import count_probes
 from remora.runtime.schedule import Schedule

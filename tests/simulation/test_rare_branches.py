@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
+from remora import Receipt
 from remora.actors.session.messages import Clear, Inspect, Load
 from remora.errors import JournalDamaged, OutcomeUnknown, SessionQuarantined, StorageError
 from remora.ids import SessionKey
-from remora.messages import Receipt
 from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.testing import FaultyJournal, VirtualClock

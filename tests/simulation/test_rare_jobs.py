@@ -10,11 +10,12 @@ import anyio
 import msgspec
 import pytest
 
+from remora import Receipt
 from remora.actors.session.messages import Append, Clear, Load, SummaryReady
 from remora.errors import CommitFailed, ModelUnavailable, OutcomeUnknown
 from remora.ids import SessionKey
-from remora.messages import Receipt
-from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.results import Job
+from remora.runtime.jobs import JobAttempt, JobQueue, JobResult, RetryPolicy
 from remora.runtime.log import commit_records
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import BlocksSpec, JobsStarted

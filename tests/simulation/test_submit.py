@@ -7,9 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
+from remora import Receipt
 from remora.actors.session.messages import Load, Remove
 from remora.errors import IndexOutOfRange, MailboxFull, OutcomeUnknown, RuntimeClosed
-from remora.messages import Receipt
 from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.testing import VirtualClock

@@ -8,7 +8,7 @@ import pytest
 
 from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.models.breaker import CircuitBreaker
-from remora.testing.clock import VirtualClock
+from remora.testing import VirtualClock
 
 pytestmark = pytest.mark.anyio
 

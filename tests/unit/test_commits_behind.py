@@ -18,8 +18,9 @@ import pytest
 
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost
 from remora.messages import encode_message
-from remora.runtime.log import Write, commit_records
+from remora.runtime.log import commit_records
 from remora.runtime.probes import count_probes
+from remora.storage.ports import Write
 from remora.storage.records import Appended, MemoriesRemoved, Opened
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.writer import JournalWriter

@@ -15,16 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Line, Summarizer
 from remora.errors import ModelAnswerInvalid, ModelUnavailable
-from remora.models.compression import (
-    CompressionMeter,
-    CompressionStatistics,
-    LeadSummarizer,
-    TailSummarizer,
-    prepare,
-)
+from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer, prepare
 from remora.models.extractive import ExtractiveSummarizer, MostRelevant, Vectors, plain_words
-from remora.models.ports import Line, Summarizer
+from remora.results import CompressionStatistics
 from remora.tokens import HeuristicCounter
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Embedder
 from remora.errors import InvalidInput, ModelAnswerInvalid, ModelUnavailable
 from remora.models.cache import CachingEmbedder, EmbeddingCacheStatistics
-from remora.models.ports import Embedder, embed_texts
+from remora.models.ports import embed_texts
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio

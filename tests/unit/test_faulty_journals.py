@@ -11,7 +11,8 @@ from typing import get_args
 import pytest
 
 from remora.errors import InvalidInput
-from remora.testing.journals import Capability, journal_checks, journal_suite
+from remora.testing import journal_checks, journal_suite
+from remora.testing.journals import Capability
 from tests.faulty_journals import FAULTY
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Line, Receipt
 from remora.errors import CommitFailed
-from remora.messages import Receipt
-from remora.models.ports import Line
 from remora.testing import (
     Operation,
     UnionSummarizer,

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from remora import Runtime
+from remora import Receipt, Runtime
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.state import SessionState
-from remora.messages import Receipt
 from remora.runtime.actor import Decision
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora import Runtime
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Receipt, Runtime
 from remora.errors import OutcomeUnknown
-from remora.messages import Receipt
 from remora.storage.memory.store import MemoryStore
 from remora.storage.records import Appended
 from remora.testing import (

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import remora
-from remora.messages import Receipt
+from remora import Receipt
 
 pytestmark = pytest.mark.cold
 LEFT_OUT = (

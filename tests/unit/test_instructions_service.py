@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from remora import Runtime
+from remora import Receipt, Runtime
 from remora.errors import CommitFailed, StorageError
 from remora.ids import SessionKey
-from remora.messages import Receipt, encode_message
+from remora.messages import encode_message
 from remora.services.appending import Instructions
 from remora.storage.memory import MemoryJournal
 from remora.tokens import HeuristicCounter

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Message
 from remora.errors import InvalidId, InvalidMessage
 from remora.formats import to_anthropic, to_gemini, to_openai, to_responses
 from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validate_id
 from remora.messages import (
-    Message,
     decode_chat,
     encode_message,
     encode_plain,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from remora import Message, Receipt
 from remora.actors.session.messages import TurnReceipt
 from remora.errors import IndexOutOfRange, InvalidInput
-from remora.messages import Message, Receipt
 from remora.testing.runtimes import find_differences, outcome_of
 
 pytestmark = pytest.mark.anyio

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from remora import Line
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.search_words import STEMMED
 from remora.models.clipping import cut_sentences
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
-from remora.models.ports import Line
 
 WORDS = (
     'Hello world I A. U.S. e.g. Dr. 1. 2) 3.14 www.x.com a,b (yes) "Hi." Really? No! « » “ ” ; '

@@ -15,9 +15,8 @@ from typing import Any
 import anyio
 import pytest
 
-from remora import Config, Message, Runtime
+from remora import Config, Line, Message, Runtime
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import Line
 from remora.runtime.threads import (
     frequent_switches,
     is_loading,

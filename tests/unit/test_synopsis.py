@@ -17,8 +17,9 @@ from remora.jobs.synopsis import SynopsisHandler, parse_synopsis
 from remora.messages import encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
+from remora.results import Job
 from remora.runtime.clock import SystemClock
-from remora.runtime.jobs import Job, JobAttempt
+from remora.runtime.jobs import JobAttempt
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended, MemoryItem, Opened, Remembered, SynopsisSpec
 from remora.testing import ScriptedChatModel

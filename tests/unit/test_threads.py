@@ -8,11 +8,12 @@ import anyio
 import pytest
 
 from remora.ids import SessionKey
-from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.results import Job
+from remora.runtime.jobs import JobAttempt, JobQueue, JobResult, RetryPolicy
 from remora.runtime.threads import compute_in_thread, in_background, run_plugin_in_thread
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.records import BlocksSpec
-from remora.testing.clock import VirtualClock
+from remora.testing import VirtualClock
 from tests.harness import kernel
 from tests.patience import until, wait_until
 

@@ -7,8 +7,8 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Line
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import Line
 from tests.harness import COUNTER
 
 AT_US = 1_767_225_600_000_000  # 1 January 2026

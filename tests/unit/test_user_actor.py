@@ -10,9 +10,9 @@ import anyio
 import msgspec
 import pytest
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
-from remora.actors.session.messages import Inspect, SessionView
+from remora.actors.session.messages import Inspect
 from remora.actors.user import behavior
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
@@ -28,12 +28,12 @@ from remora.actors.user.messages import (
     SearchWorking,
     SynopsisReady,
     Touch,
-    UserView,
 )
 from remora.actors.user.state import SynopsisPart, UserState
 from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SessionKey, UserKey
+from remora.results import SessionView, UserView
 from remora.runtime.actor import Decision
 from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
