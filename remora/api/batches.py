@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from remora.api.session import Session
 from remora.errors import InvalidInput, RemoraError
@@ -16,9 +16,14 @@ Batch: TypeAlias = tuple[Session, MessageLike | Iterable[MessageLike], str | Non
 
 
 async def append_batches(
-    batches: Sequence[Batch], *, concurrency: int
+    batches: Sequence[tuple[Any, Any, str | None]], *, concurrency: int, kind: type = Session
 ) -> list[Receipt | RemoraError]:
     """Append each batch; batches for one session keep their order.
+
+    Args:
+        batches: of sessions of that kind.
+        concurrency: how many sessions are appended to at once.
+        kind: of session.
 
     Returns:
         For each batch, in their order, the receipt or the error.
@@ -27,7 +32,7 @@ async def append_batches(
         InvalidInput: one of them is not a batch; nothing was written.
     """
     for batch in batches:
-        if not (isinstance(batch, Sequence) and len(batch) == 3 and isinstance(batch[0], Session)):
+        if not (isinstance(batch, Sequence) and len(batch) == 3 and isinstance(batch[0], kind)):
             raise InvalidInput(
                 "a batch is a session, one message or many, and an idempotency key or None"
             )
@@ -46,3 +51,35 @@ async def append_batches(
 
     await map_concurrently(append, list(by_session.values()), concurrency=concurrency)
     return [results[place] for place in range(len(batches))]
+
+
+async def append_by_id(
+    find: Callable[[str], Any],
+    messages: Mapping[str, MessageLike | Iterable[MessageLike]],
+    *,
+    concurrency: int | None = None,
+    kind: type = Session,
+) -> dict[str, Receipt]:
+    """`User.append_many`.
+
+    Args:
+        find: gives the session of an id.
+        messages: by the ids of sessions.
+        concurrency: how many sessions are appended to at once; None for all.
+        kind: of session.
+
+    Raises:
+        InvalidInput, InvalidId, RemoraError: see `User.append_many`.
+    """
+    given: object = messages
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"messages must be a dict by session ids, not {type(given).__name__}")
+    batches = [(find(name), batch, None) for name, batch in messages.items()]
+    at_once = max(len(batches), 1) if concurrency is None else concurrency
+    results = await append_batches(batches, concurrency=at_once, kind=kind)
+    receipts = {}
+    for name, result in zip(messages, results, strict=True):
+        if isinstance(result, RemoraError):
+            raise result
+        receipts[name] = result
+    return receipts

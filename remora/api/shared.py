@@ -13,9 +13,10 @@ from typing import Any
 from remora.actors.user.messages import Grant, ReadGrants, Right
 from remora.api.deletion import Deletable
 from remora.api.memories import LongTermHandle, MemoryLike
-from remora.errors import InvalidInput, NotGranted
+from remora.errors import NotGranted
 from remora.ids import SHARED_PREFIX, UserKey, validate_id
 from remora.recall.memory import Memory
+from remora.services.arguments import check_choice
 from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
@@ -176,7 +177,8 @@ class SharedMember:
             NotGranted: this agent does not own the scope; nothing was changed.
             RecordingFailed: the journal failed.
         """
-        await self._grant(validate_id(to, "an agent's id"), check_right(right))
+        check_choice(right, "right", _READ)
+        await self._grant(validate_id(to, "an agent's id"), right)
 
     async def revoke(self, to: str) -> None:
         """Take an agent's rights away. What it recorded stays.
@@ -227,14 +229,3 @@ class SharedMember:
                 who=self.who,
             )
         return grants
-
-
-def check_right(right: Right) -> Right:
-    """A right that can be granted.
-
-    Raises:
-        InvalidInput: there is no such right.
-    """
-    if right not in _READ:
-        raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r:.80}")
-    return right

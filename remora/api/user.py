@@ -20,11 +20,11 @@ from remora.actors.user.messages import (
     UserView,
 )
 from remora.actors.user.working import WorkingItem, pack_vector
-from remora.api.batches import append_batches
+from remora.api.batches import append_by_id
 from remora.api.keyed_state import KeyedState
 from remora.api.memories import Agent, LongTermHandle
 from remora.api.session import Session
-from remora.errors import InvalidInput, RemoraError
+from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, validate_id, working_id
 from remora.jobs.rows import ROW_TYPES
 from remora.messages import MessageLike, Receipt, without_surrogates
@@ -161,19 +161,7 @@ class User(LongTermHandle):
                 `Session.append`; the first of them, when all sessions are done. Other sessions'
                 messages may be written.
         """
-        given: object = messages
-        if not isinstance(given, Mapping):
-            raise InvalidInput(
-                f"messages must be a dict by session ids, not {type(given).__name__}"
-            )
-        batches = [(self.session(name), batch, None) for name, batch in messages.items()]
-        results = await append_batches(batches, concurrency=max(len(batches), 1))
-        receipts = {}
-        for name, result in zip(messages, results, strict=True):
-            if isinstance(result, RemoraError):
-                raise result
-            receipts[name] = result
-        return receipts
+        return await append_by_id(self.session, messages)
 
     async def import_session(self, export: SessionExport, *, session: str | None = None) -> Session:
         """Begin a session of this user with what `Session.export` gave, of any user.

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
+from remora.api.batches import append_batches
 from remora.client.messages import list_all
 from remora.client.service import Service
 from remora.client.session import ClientSession
@@ -19,8 +20,7 @@ from remora.config import TurnConfig
 from remora.errors import InvalidInput, RemoraError, RuntimeClosed
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, validate_id
 from remora.messages import MessageLike, Receipt
-from remora.rest import job_operations, session_operations, shapes
-from remora.runtime.concurrency import map_concurrently
+from remora.rest import differences, job_operations, shapes
 from remora.runtime.jobs import Job
 from remora.services.arguments import (
     MAX_IDS,
@@ -170,7 +170,7 @@ class Client:
 
         async def page(size: int, behind: str | None) -> list[UserListing]:
             given = shapes.Listing(prefix=prefix, order=order, limit=size, after=behind)
-            found = await self._service.call(session_operations.list_users, {}, given)
+            found = await self._service.call(differences.list_users, {}, given)
             return [
                 UserListing(one.user, one.sessions, one.last_at, one.cursor) for one in found.users
             ]
@@ -189,21 +189,7 @@ class Client:
         """
         check_int(concurrency, "concurrency", low=1)
         given = collect(batches, "batches")
-        results: list[Any] = [None] * len(given)
-        places: dict[Any, list[int]] = {}
-        for place, (session, _, _) in enumerate(given):
-            places.setdefault(session.key, []).append(place)
-
-        async def append(mine: list[int]) -> None:
-            for place in mine:
-                session, messages, key = given[place]
-                try:
-                    results[place] = await session.append(messages, key=key)
-                except RemoraError as e:
-                    results[place] = e
-
-        await map_concurrently(append, list(places.values()), concurrency=concurrency)
-        return results
+        return await append_batches(given, concurrency=concurrency, kind=ClientSession)
 
 
 def _job_of(one: job_operations.DeadLetter) -> Job:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, cast
 
-import msgspec
-
 from remora.actors.user.messages import ScoredItem
 from remora.actors.user.working import WorkingItem
 from remora.api.turn import Spoken
 from remora.messages import ChatDict, ContextMessages, Message, MessageLike, Receipt
 from remora.recall.context import Context
 from remora.rest import shapes
-from remora.services.erasure import ErasureReceipt
+from remora.services.arguments import check_int
 from remora.services.intake import as_batch
 
 
@@ -53,11 +51,6 @@ def receipt_of(answer: shapes.Appended) -> Receipt:
     return Receipt(answer.seqs, answer.ids, answer.duplicate)
 
 
-def erasure_of(answer: shapes.Erased) -> ErasureReceipt:
-    """Return what was erased."""
-    return ErasureReceipt(*msgspec.structs.astuple(answer))
-
-
 def context_of(answer: shapes.ContextShown) -> Context:
     """Return what a model should see; items of working memory are without their vectors."""
     return Context(
@@ -91,21 +84,29 @@ _PAGE = 1_000
 
 
 async def list_all(
-    read: Callable[[int, str | None], Awaitable[list[Any]]], limit: int | None, after: str | None
+    read: Callable[[int, str | None], Awaitable[list[Any]]],
+    limit: int | None,
+    after: str | None,
+    cursor: str = "cursor",
 ) -> list[Any]:
     """All items behind the cursor `after`, at most `limit`.
 
     Args:
-        read: gives at most so many items, behind a cursor; each has a `cursor` of its own.
+        read: gives at most so many items, behind a cursor.
         limit: how many at most; None for all.
         after: where they begin; None for the first one.
+        cursor: the attribute of an item that asks for those behind it.
+
+    Raises:
+        InvalidInput: the limit is not a positive number.
     """
+    if limit is not None:
+        check_int(limit, "limit", low=1)
     found: list[Any] = []
-    while limit is None or len(found) < limit:
+    while True:
         size = _PAGE if limit is None else min(limit - len(found), _PAGE)
         page = await read(size, after)
         found += page
-        if len(page) < size:
-            break
-        after = page[-1].cursor
-    return found
+        if len(page) < size or len(found) == limit:
+            return found
+        after = getattr(page[-1], cursor)

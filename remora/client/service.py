@@ -42,7 +42,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LEAST_S = 0.02  # for one more request
 _QUOTED = 200
 _SILENT_S = 45.0  # of a stream: three signs of life were missed
-_OPERATIONS: dict[object, Operation] = {one.run: one for one in OPERATIONS}
+_OPERATIONS = {one.name: one for one in OPERATIONS}
 _PASSING = frozenset({"OutcomeUnknown", "RuntimeClosed", "OwnershipLost"})
 """Refusals of a server whose memory is just being opened by another process, or closed."""
 
@@ -100,13 +100,24 @@ class Service(OfOneProcess):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Ask the server to do what `run`, a function of `remora.rest`, does there.
+        """Ask the server to do what `run`, a function of `remora.rest`, does there; see `ask`."""
+        operation = _OPERATIONS[run.__name__]
+        answer = await self._request(operation, operation.answers, names, given, key, timeout_s)
+        return cast("Answer", answer)
 
-        A request that is safe to repeat is sent again until there is an answer, or until the time
-        is over; any other one only if it cannot have run.
+    async def ask(
+        self,
+        operation: Operation | str,
+        names: Mapping[str, str],
+        given: msgspec.Struct | None = None,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Ask the server to call a verb, and return what it returned there.
 
         Args:
-            run: the operation.
+            operation: of a verb, or its name.
             names: what its path names.
             given: its body, or its query's parameters.
             key: idempotency key.
@@ -117,7 +128,24 @@ class Service(OfOneProcess):
             OutcomeUnknown: there was no answer; it may have run.
             RemoraError: what the server answered.
         """
-        operation = _OPERATIONS[run]
+        row = _OPERATIONS[operation] if isinstance(operation, str) else operation
+        kind = row.answer.kind
+        return row.answer.unpack(await self._request(row, kind, names, given, key, timeout_s))
+
+    async def _request(
+        self,
+        operation: Operation,
+        kind: object,
+        names: Mapping[str, str],
+        given: msgspec.Struct | None,
+        key: str | None,
+        timeout_s: float | None,
+    ) -> Any:
+        """An answer of this kind.
+
+        A request that is safe to repeat is sent again until there is an answer, or until the time
+        is over; any other one only if it cannot have run.
+        """
         limit_s = self._timeout_s if check_seconds(timeout_s, "timeout_s") is None else timeout_s
         assert limit_s is not None
         deadline = anyio.current_time() + limit_s
@@ -128,7 +156,7 @@ class Service(OfOneProcess):
         while True:
             try:
                 content = await self._send(request, deadline - anyio.current_time())
-                return cast("Answer", await _decode(content, operation.answers))
+                return await _decode(content, kind)
             except _Lost as e:
                 lost = True
                 failure = self._unknown(operation, e)
@@ -374,21 +402,22 @@ def _encode_json(given: msgspec.Struct) -> bytes:
 
 
 _MESSAGES = frozenset({"messages", "message", "reply", "override"})
+_TEXTS = frozenset({"content", "prefix", "query", "summary_prefix", "texts"})
 
 
 def _clean(name: str, value: object) -> Any:
-    """A text, or a list of texts or messages, without halves of surrogate pairs.
+    """A text, or a list of texts or messages, without halves of surrogate pairs; an id as it is.
 
     Raises:
         InvalidMessage: the id of a message has one.
     """
     if name in _MESSAGES and isinstance(value, list):
         return [clean_message(msgspec.to_builtins(one), n) for n, one in enumerate(value)]
-    match value:
-        case str():
-            return without_surrogates(value)
-        case list():
-            return [without_surrogates(one) if isinstance(one, str) else one for one in value]
+    match name in _TEXTS, value:
+        case True, str(text):
+            return without_surrogates(text)
+        case True, list(texts):
+            return [without_surrogates(one) if isinstance(one, str) else one for one in texts]
         case _:
             return value
 

@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Self, get_args
 
 import anyio
 import msgspec
 
 from remora.api.deletion import Deletable, parse_deletion
-from remora.api.session_buffer import BufferHit
+from remora.api.session import Session
 from remora.api.streaming import Chunk, OnInterrupt, ReadChunk, StreamedReply
 from remora.api.turn import Query, Spoken, TurnPhase, turn_not_open
 from remora.client.keyed_state import ClientState
 from remora.client.messages import (
     all_of,
     context_of,
-    erasure_of,
-    plain_messages,
     receipt_of,
     spoken_messages,
 )
 from remora.client.service import Service, new_key
+from remora.client.verbs import ERASURE_S, served
 from remora.errors import InvalidInput, TurnClosed
 from remora.ids import SessionKey, validate_id
-from remora.messages import ChatDict, Message, MessageLike, Receipt, Role, ToolCall, open_calls
+from remora.messages import Message, MessageLike, Receipt, ToolCall, open_calls
 from remora.recall.context import Context
-from remora.rest import session_operations as ask
+from remora.rest import differences as ask
 from remora.rest import shapes, streams
-from remora.rest.state_operations import SESSION_STATE
-from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
     check_choice,
     check_flag,
     check_function,
     check_int,
     check_query,
-    check_result_count,
     check_seconds,
-    check_text,
 )
 from remora.services.deleting import DeletionReceipt
-from remora.services.erasure import ErasureReceipt
 from remora.services.parts import OfOneProcess
 from remora.services.turns import HeldTurn, LocalTurns
 
-__all__ = ["ERASURE_S", "ClientSession", "ClientTurn"]
+__all__ = ["ClientSession", "ClientTurn"]
 
-ERASURE_S = 300.0  # files are rewritten
 _PAGE = 1_000
 _PAGE_WITH_BYTES = 100  # a message may have some megabytes of attachments
 
@@ -80,7 +73,7 @@ class ClientSession:
     @property
     def state(self) -> ClientState:
         """Small JSON values that the application keeps with the session."""
-        return ClientState(self._service, SESSION_STATE, self._names)
+        return ClientState(self._service, self._names)
 
     async def append(
         self,
@@ -96,17 +89,13 @@ class ClientSession:
         Without a `key`, the call has one of its own, so that it is stored once however often its
         request must be sent.
         """
-        check_flag(allow_duplicates, "allow_duplicates")
-        check_flag(replace, "replace")
-        given = shapes.Append(
-            messages=plain_messages(messages), allow_duplicates=allow_duplicates, replace=replace
-        )
-        own = new_key()
-        answer = await self._service.call(
-            ask.append_messages, self._names, given, key=own if key is None else key,
+        receipt = await self._append(
+            messages,
+            key=new_key() if key is None else key,
+            allow_duplicates=allow_duplicates,
+            replace=replace,
             timeout_s=timeout_s,
-        )  # fmt: skip
-        receipt = receipt_of(answer)
+        )
         return Receipt(receipt.seqs, receipt.ids) if key is None else receipt
 
     async def load(
@@ -159,21 +148,16 @@ class ClientSession:
             timeout_s=timeout_s,
         )
 
-    async def clear(self, *, timeout_s: float | None = None) -> int:
-        """Empty the buffer and the summary. See `remora.Session.clear`."""
-        answer = await self._service.call(ask.clear_session, self._names, timeout_s=timeout_s)
-        return answer.messages
-
-    async def flush(self, *, timeout_s: float | None = None) -> int:
-        """Start indexing what long-term memory does not have yet. See `remora.Session.flush`."""
-        answer = await self._service.call(ask.flush_session, self._names, timeout_s=timeout_s)
-        return answer.messages
-
-    async def forget(self) -> ErasureReceipt:
-        """Erase the session down to the bytes. See `remora.Session.forget`."""
-        return erasure_of(
-            await self._service.call(ask.forget_session, self._names, timeout_s=ERASURE_S)
-        )
+    clear = served(Session.clear)
+    flush = served(Session.flush)
+    forget = served(Session.forget, timeout_s=ERASURE_S)
+    stats = served(Session.stats)
+    get_messages = served(Session.get_messages)
+    contents = served(Session.contents)
+    search = served(Session.search)
+    truncate_to_size = served(Session.truncate_to_size)
+    rewind = served(Session.rewind)
+    _append = served(Session.append)
 
     async def history(
         self,
@@ -232,56 +216,9 @@ class ClientSession:
                 if kind == "message":
                     yield msgspec.json.decode(data, type=Message)
 
-    async def stats(self) -> SessionStatistics:
-        """Count the session's messages, tokens and summaries."""
-        return await self._service.call(ask.count_session, self._names)
-
-    async def get_messages(
-        self,
-        role: Role | None = None,
-        *,
-        filter_metadata: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-    ) -> list[Message]:
-        """Read the messages in the buffer, oldest first. See `remora.Session.get_messages`."""
-        if role is not None:
-            check_choice(role, "role", get_args(Role))
-        if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
-            raise InvalidInput(
-                f"filter_metadata must be a dict, not {type(filter_metadata).__name__}"
-            )
-        given = shapes.Buffer(
-            role=role,
-            filter_metadata=None if filter_metadata is None else dict(filter_metadata),
-            limit=None if limit is None else check_int(limit, "limit"),
-        )
-        return (await self._service.call(ask.read_buffer, self._names, given)).messages
-
-    async def contents(
-        self, *, summary_prefix: str | None = None
-    ) -> tuple[list[ChatDict], list[Message]]:
-        """Read the whole buffer, and the summaries as messages. See `remora.Session.contents`."""
-        if summary_prefix is not None:
-            check_text(summary_prefix, "summary_prefix")
-        given = shapes.ContentsAsked(summary_prefix=summary_prefix)
-        found = await self._service.call(ask.read_contents, self._names, given)
-        return found.summaries, found.messages
-
     async def size(self) -> int:
         """How many messages the buffer holds."""
         return (await self.stats()).buffered
-
-    async def search(
-        self, query: str, limit: int = 5, *, semantic: bool | None = None
-    ) -> list[BufferHit]:
-        """Search the buffer. See `remora.Session.search`."""
-        given = shapes.BufferSearch(
-            query=check_query(query),
-            limit=check_result_count(limit),
-            semantic=None if semantic is None else check_flag(semantic, "semantic"),
-        )
-        found = await self._service.call(ask.search_buffer, self._names, given)
-        return [BufferHit(one.message, one.score) for one in found.hits]
 
     async def delete(
         self,
@@ -293,16 +230,6 @@ class ClientSession:
         ids, places = parse_deletion(which, positions, self.key.session)
         given = shapes.Deletion(ids=[id_ for _, id_ in ids], positions=list(places))
         return await self._service.call(ask.delete_messages, self._names, given)
-
-    async def truncate_to_size(self, keep: int) -> int:
-        """Keep the newest messages in the buffer. See `remora.Session.truncate_to_size`."""
-        given = shapes.Truncation(keep=check_int(keep, "keep"))
-        return (await self._service.call(ask.truncate_session, self._names, given)).messages
-
-    async def rewind(self, to: int) -> int:
-        """Go back to an earlier message. See `remora.Session.rewind`."""
-        given = shapes.Rewinding(to=check_int(to, "to"))
-        return (await self._service.call(ask.rewind_session, self._names, given)).deleted
 
     async def fork(self, session: str, *, at: int | None = None) -> Self:
         """Begin another session of the same user as a copy. See `remora.Session.fork`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from remora import errors
 from remora.api.dead_letters import no_dead_letter
 from remora.ids import SHARED_PREFIX, SessionKey, validate_id
-from remora.rest.operation import USER, Asked, Operation
+from remora.rest.operation import Asked
 from remora.rest.problems import explain
 from remora.rest.shapes import Request, Text
 from remora.runtime.jobs import Job
@@ -154,37 +153,3 @@ def _hide_text(error: str) -> str:
     name = error.partition(":")[0]
     kind = getattr(errors, name, None) if name in errors.__all__ else None
     return f"{name if name.isidentifier() else 'Exception'}: {explain(kind)}"
-
-
-_get = partial(Operation, "GET", repeatable=True)
-JOB_OPERATIONS: tuple[Operation, ...] = (
-    _get(
-        "/v1/dead-letters",
-        "List background jobs that failed too often",
-        list_dead_letters,
-        DeadLetters,
-    ),
-    Operation(
-        "POST",
-        "/v1/dead-letters/retry",
-        "Retry dead letters",
-        retry_dead_letters,
-        Changed,
-        body=Retrying,
-    ),
-    Operation(
-        "POST",
-        "/v1/dead-letters/drop",
-        "Drop dead letters",
-        drop_dead_letters,
-        Changed,
-        body=Dropping,
-    ),
-    _get(
-        USER + "/erasures",
-        "List erasures of a user that are not done yet",
-        list_erasures,
-        UnfinishedErasures,
-    ),
-)
-"""Of failed jobs and unfinished erasures."""

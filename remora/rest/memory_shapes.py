@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -276,8 +275,3 @@ class MemberNamed(Request, frozen=True):
     """Whose rights to take away."""
 
     to: str
-
-
-def split_types(types: str | None) -> Sequence[str] | None:
-    """Memory types of a query's parameter."""
-    return None if types is None else [one.strip() for one in types.split(",")]

@@ -29,14 +29,16 @@ MAX_TEXT_CHARACTERS = 100_000
 MAX_RESULTS = 1_000
 """Largest `k`."""
 
-_MAX_INT = 1 << 62  # integers of the journal have 64 bits
+MAX_INT = (1 << 62) - 1
+"""Largest whole number: integers of the journal have 64 bits."""
+
 _MAX_PATH = 4_000  # bytes; Linux refuses longer paths
 _MAX_NAME = 200  # bytes of a name in a path; 255 are allowed, and staged files add a suffix
 # as a path, too, where // is /; C:/ is none
 _ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 
 
-def check_int(value: object, name: str, *, low: int = 0, high: int = _MAX_INT - 1) -> int:
+def check_int(value: object, name: str, *, low: int = 0, high: int = MAX_INT) -> int:
     """`value`, if it is an integer from `low` to `high`.
 
     Raises:

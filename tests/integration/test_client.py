@@ -336,6 +336,8 @@ async def test_half_of_an_emoji(tmp_path: Path) -> None:
             assert texts[-2:] == ["joined \U0001f600", "half \ufffd"]
             with pytest.raises(errors.InvalidInput):
                 await handles.user("bob").remember("x", metadata={"a": ["\ud83d"]})
+            with pytest.raises(errors.InvalidInput):
+                await handles.user("bob").recall("x", session="half \ud83d")
             (id_,) = await handles.user("bob").remember("half \ud83d")
             assert (await handles.user("bob").memory(id_)).text == "half \ufffd"
 

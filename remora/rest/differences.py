@@ -1,8 +1,7 @@
-"""Operations on sessions and turns: functions over the handles that an application uses."""
+"""Operations that differ from the verbs of handles: pages, contexts, turns."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,12 +11,12 @@ from remora.api.turn import Turn, turn_to_answer
 from remora.errors import InvalidInput, TurnClosed
 from remora.messages import Message, Receipt
 from remora.recall.context import Context, Sources
-from remora.rest import shapes
-from remora.rest.operation import SESSION, USER, Asked, Operation
+from remora.rest import memory_shapes, shapes
+from remora.rest.operation import Asked
 from remora.rest.problems import FailureLog, TierFailed
-from remora.services.archive import SessionStatistics
 from remora.services.deleting import DeletionReceipt
-from remora.services.erasure import ErasureReceipt
+
+_NOT_MESSAGES = ("fact", "preference", "context", "procedural", "message_batch")
 
 
 async def list_users(asked: Asked) -> shapes.UserPage:
@@ -45,18 +44,6 @@ async def list_sessions(asked: Asked) -> shapes.SessionPage:
     return shapes.SessionPage(sessions, next_cursor(sessions, page.limit))
 
 
-async def append_messages(asked: Asked) -> shapes.Appended:
-    """Messages for a session."""
-    given = asked.given
-    receipt = await asked.session.append(
-        given.messages,
-        key=asked.key,
-        allow_duplicates=given.allow_duplicates,
-        replace=given.replace,
-    )
-    return _appended(receipt)
-
-
 async def list_messages(asked: Asked) -> shapes.MessagePage:
     """Messages of a session."""
     page = asked.given
@@ -69,6 +56,29 @@ async def list_messages(asked: Asked) -> shapes.MessagePage:
     )
     shown = found[: page.limit]
     return shapes.MessagePage(shown, shown[-1].seq if len(found) > len(shown) else None)
+
+
+async def list_memories(asked: Asked) -> memory_shapes.Recalled:
+    """Return what long-term memory holds of a user; messages only if they are asked for."""
+    given = asked.given
+    types = _split(given.types) or (None if given.messages else _NOT_MESSAGES)
+    found = await asked.user.memories(
+        types, order=given.order, limit=given.limit, session=given.session, agent=given.agent
+    )
+    return memory_shapes.Recalled(found)
+
+
+async def list_shared(asked: Asked) -> memory_shapes.Recalled:
+    """Return what members recorded."""
+    given = asked.given
+    with asked.in_own_words():
+        found = await asked.member.memories(_split(given.types), limit=given.limit)
+    return memory_shapes.Recalled(found)
+
+
+def _split(types: str | None) -> list[str] | None:
+    """Memory types of a query's parameter."""
+    return None if types is None else [one.strip() for one in types.split(",")]
 
 
 async def load_context(asked: Asked) -> shapes.ContextShown:
@@ -113,38 +123,6 @@ async def reply_to_turn(asked: Asked) -> shapes.TurnShown:
         return shapes.TurnShown(answered, turn.replies, None, turn.resumed, found)
 
 
-async def clear_session(asked: Asked) -> shapes.Cleared:
-    """The buffer and the summary are emptied; history and memories stay."""
-    return shapes.Cleared(await asked.session.clear())
-
-
-async def flush_session(asked: Asked) -> shapes.Cleared:
-    """Return what long-term memory does not have yet begins to be indexed."""
-    return shapes.Cleared(await asked.session.flush())
-
-
-async def read_buffer(asked: Asked) -> shapes.Buffered:
-    """Messages of the buffer."""
-    given = asked.given
-    found = await asked.session.get_messages(
-        given.role, filter_metadata=given.filter_metadata, limit=given.limit
-    )
-    return shapes.Buffered(found)
-
-
-async def read_contents(asked: Asked) -> shapes.Contents:
-    """The whole buffer, and the summaries as messages."""
-    found = await asked.session.contents(summary_prefix=asked.given.summary_prefix)
-    return shapes.Contents(*found)
-
-
-async def search_buffer(asked: Asked) -> shapes.Hits:
-    """Messages of the buffer that match a query."""
-    given = asked.given
-    found = await asked.session.search(given.query, given.limit, semantic=given.semantic)
-    return shapes.Hits([shapes.Hit(one.message, one.score) for one in found])
-
-
 async def delete_messages(asked: Asked) -> DeletionReceipt:
     """Messages are deleted, in the buffer or out of it."""
     given = asked.given
@@ -152,36 +130,10 @@ async def delete_messages(asked: Asked) -> DeletionReceipt:
     return await asked.session.delete(ids, positions=given.positions)
 
 
-async def rewind_session(asked: Asked) -> shapes.Deleted:
-    """Later messages are gone."""
-    return shapes.Deleted(await asked.session.rewind(asked.given.to))
-
-
-async def truncate_session(asked: Asked) -> shapes.Cleared:
-    """Older messages leave the buffer; history stays."""
-    return shapes.Cleared(await asked.session.truncate_to_size(asked.given.keep))
-
-
 async def fork_session(asked: Asked) -> shapes.Forked:
     """Another session begins as a copy."""
     copy = await asked.session.fork(asked.given.session, at=asked.given.at)
     return shapes.Forked(copy.key.session)
-
-
-async def count_session(asked: Asked) -> SessionStatistics:
-    """The session in figures."""
-    return await asked.session.stats()
-
-
-async def forget_session(asked: Asked) -> shapes.Erased:
-    """A session is erased down to the bytes."""
-    receipt = await asked.session.forget()
-    return erased(receipt)
-
-
-def erased(receipt: ErasureReceipt) -> shapes.Erased:
-    """Return what was erased."""
-    return shapes.Erased(*msgspec.structs.astuple(receipt))
 
 
 def next_cursor(found: list[Any], limit: int) -> str | None:
@@ -258,120 +210,3 @@ def _shown(context: Context, failures: FailureLog) -> shapes.ContextShown:
         synopsis=context.synopsis,
         entries=context.entries,
     )
-
-
-_get = partial(Operation, "GET", repeatable=True)
-_post = partial(Operation, "POST")
-_erase = partial(Operation, "DELETE", repeatable=True)
-SESSION_OPERATIONS: tuple[Operation, ...] = (
-    _get("/v1/users", "List users", list_users, shapes.UserPage, query=shapes.Listing),
-    _get(
-        USER + "/sessions",
-        "List a user's sessions",
-        list_sessions,
-        shapes.SessionPage,
-        query=shapes.SessionsListing,
-    ),
-    _erase(SESSION, "Erase a session", forget_session, shapes.Erased),
-    _get(
-        SESSION + "/messages",
-        "Read a session's messages",
-        list_messages,
-        shapes.MessagePage,
-        query=shapes.Messages,
-    ),
-    _post(
-        SESSION + "/messages",
-        "Append messages: all are durable, or none",
-        append_messages,
-        shapes.Appended,
-        body=shapes.Append,
-        keyed=True,
-    ),
-    _post(
-        SESSION + "/messages/delete",
-        "Delete messages, in the buffer or out of it",
-        delete_messages,
-        DeletionReceipt,
-        body=shapes.Deletion,
-    ),
-    _post(
-        SESSION + "/context",
-        "Load what a model should see",
-        load_context,
-        shapes.ContextShown,
-        body=shapes.ContextAsked,
-        repeatable=True,
-    ),
-    _post(
-        SESSION + "/turns",
-        "Begin or resume a turn: store the user's message, load the context",
-        begin_turn,
-        shapes.TurnShown,
-        body=shapes.TurnAsked,
-        keyed="required",
-    ),
-    _post(
-        SESSION + "/turns/replies",
-        "Store a reply of a turn",
-        reply_to_turn,
-        shapes.TurnShown,
-        body=shapes.Reply,
-        keyed="required",
-    ),
-    _post(SESSION + "/clear", "Empty the buffer and the summary", clear_session, shapes.Cleared),
-    _post(
-        SESSION + "/flush",
-        "Index what long-term memory does not have yet",
-        flush_session,
-        shapes.Cleared,
-        repeatable=True,
-    ),
-    _post(
-        SESSION + "/buffer",
-        "Read the messages in the buffer",
-        read_buffer,
-        shapes.Buffered,
-        body=shapes.Buffer,
-        repeatable=True,
-    ),
-    _post(
-        SESSION + "/contents",
-        "Read the whole buffer, and the summaries as messages",
-        read_contents,
-        shapes.Contents,
-        body=shapes.ContentsAsked,
-        repeatable=True,
-    ),
-    _post(
-        SESSION + "/buffer/search",
-        "Search the buffer",
-        search_buffer,
-        shapes.Hits,
-        body=shapes.BufferSearch,
-        repeatable=True,
-    ),
-    _post(
-        SESSION + "/rewind",
-        "Go back to an earlier message",
-        rewind_session,
-        shapes.Deleted,
-        body=shapes.Rewinding,
-    ),
-    _post(
-        SESSION + "/truncate",
-        "Keep the newest messages in the buffer",
-        truncate_session,
-        shapes.Cleared,
-        body=shapes.Truncation,
-    ),
-    _post(
-        SESSION + "/fork",
-        "Begin another session as a copy",
-        fork_session,
-        shapes.Forked,
-        body=shapes.Forking,
-    ),
-    _get(SESSION + "/stats", "Count messages, tokens, summaries", count_session, SessionStatistics),
-)
-"""Of users' listings, sessions and turns."""
