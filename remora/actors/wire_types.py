@@ -1,100 +1,27 @@
 """The messages that handles send to actors, and the replies, as unions: one decoder each.
 
-Every member is tagged, and is an array on the wire, so a message is its tag and its fields. Golden
-bytes (tests/golden) show that what was sent once can be read. A new field comes last and has a
-default; a tag is never used for another struct. Messages that only the runtime sends itself, such
-as the results of jobs, are not among them: no other process can send those.
+Their structs have a tag, a number, and are arrays on the wire: messages have tags below 100,
+replies from 100 on. Golden bytes (tests/golden) show that what was sent once can be read. A new
+field comes last and has a default; a tag is never used for another struct. Messages that only the
+runtime sends itself, such as the results of jobs, have no tag: no other process can send those.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 from msgspec.structs import astuple
 
-from remora.actors.keyed_state import (
-    ChangeValues,
-    DeleteValue,
-    ReadNamed,
-    ReadValue,
-    ReadValues,
-    SetValue,
-    StaleKey,
-    StaleVersion,
-    StoredValue,
-    StoredValues,
-)
-from remora.actors.session.messages import (
-    Append,
-    Clear,
-    FindTurn,
-    Flush,
-    Inspect,
-    Load,
-    Remove,
-    Replace,
-    Rewind,
-    SessionView,
-    Snapshot,
-    StoredTurn,
-    Truncate,
-    TurnReceipt,
-)
-from remora.actors.user.messages import (
-    ChangedMemory,
-    ChangeMemory,
-    DeleteMemories,
-    ExpireSynopsis,
-    Grant,
-    InspectUser,
-    Learn,
-    ReadGrants,
-    Remember,
-    RememberReceipt,
-    ScoredItems,
-    SearchWorking,
-    UserView,
-)
+from remora.actors import keyed_state
+from remora.actors.session import messages as of_session
+from remora.actors.session.messages import SessionView
+from remora.actors.user import messages as of_user
+from remora.actors.user.messages import UserView
 from remora.messages import Receipt
-
-SessionMessage: TypeAlias = (
-    Append
-    | FindTurn
-    | Load
-    | Clear
-    | Flush
-    | Inspect
-    | Remove
-    | Truncate
-    | Rewind
-    | Replace
-    | ReadValue
-    | ReadValues
-    | SetValue
-    | DeleteValue
-    | ReadNamed
-    | ChangeValues
-)
-"""What a handle asks of a session's actor."""
-
-UserMessage: TypeAlias = (
-    Learn
-    | SearchWorking
-    | Remember
-    | ChangeMemory
-    | DeleteMemories
-    | ExpireSynopsis
-    | Grant
-    | ReadGrants
-    | InspectUser
-    | ReadValue
-    | ReadValues
-    | SetValue
-    | DeleteValue
-    | ReadNamed
-    | ChangeValues
-)
-"""What a handle asks of a user's own actor, or of a shared scope's."""
+from remora.runtime.actor import Asked
 
 
 class SentReceipt(Receipt, frozen=True, array_like=True, tag=101, gc=False):
@@ -109,27 +36,35 @@ class SentUserView(UserView, frozen=True, array_like=True, tag=124):
     """A `UserView` on the wire."""
 
 
-Reply: TypeAlias = (
-    SentReceipt
-    | TurnReceipt
-    | StoredTurn
-    | Snapshot
-    | SentSessionView
-    | StoredValue
-    | StoredValues
-    | StaleVersion
-    | StaleKey
-    | RememberReceipt
-    | ChangedMemory
-    | ScoredItems
-    | SentUserView
-    | dict[str, str]
-    | int
-    | str
-    | bool
-    | None
-)
-"""What an actor replies to any of them."""
+def _tagged(tags: range) -> Any:
+    """Return the union of the structs that have one of these tags."""
+    found = [
+        one
+        for module in (of_session, of_user, keyed_state)
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, msgspec.Struct)
+    ]
+    return reduce(or_, dict.fromkeys(one for one in found if one.__struct_config__.tag in tags))
+
+
+if TYPE_CHECKING:
+    ActorMessage: TypeAlias = Asked[Any]
+    Reply: TypeAlias = Any
+else:
+    ActorMessage = _tagged(range(1, 100))
+    """A message that a handle sends to an actor."""
+    Reply = (
+        _tagged(range(100, 200))
+        | SentReceipt
+        | SentSessionView
+        | SentUserView
+        | dict[str, str]
+        | int
+        | str
+        | bool
+        | None
+    )
+    """A reply of an actor to any of them."""
 
 _SENT: dict[type, Any] = {
     Receipt: SentReceipt,

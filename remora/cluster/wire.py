@@ -20,7 +20,7 @@ import remora
 from remora import errors
 from remora.actors.session.messages import SessionView
 from remora.actors.user.messages import UserView
-from remora.actors.wire_types import Reply, SessionMessage, UserMessage
+from remora.actors.wire_types import ActorMessage, Reply
 from remora.messages import Receipt
 
 WIRE: Final = 1
@@ -85,7 +85,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=202, gc=False):
     shard: int
     user: str
     session: str
-    message: SessionMessage | UserMessage
+    message: ActorMessage
     size: int = 0
     timeout_s: float | None = None
 

@@ -219,7 +219,7 @@ class BlocksReady(msgspec.Struct, Asked[None], frozen=True):
 # -- replies ---------------------------------------------------------------------------------------
 
 
-class Removed(msgspec.Struct, frozen=True, array_like=True, tag=109):
+class Removed(msgspec.Struct, frozen=True):
     """The result of `Remove`.
 
     Attributes:
