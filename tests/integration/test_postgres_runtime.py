@@ -4,6 +4,7 @@ is refused.
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -312,6 +313,58 @@ async def test_an_owner_of_an_earlier_release_goes_on_until_it_leaves(cluster: C
         await (await open_journal(cluster.dsn(), "golden", wait_s=0)).aclose()
         assert await connection.fetchval("SELECT format FROM golden.journal") == FORMAT
         assert not await connection.fetchval("SELECT golden.renew(1)")
+
+
+async def test_a_process_of_an_earlier_release_that_waits_gets_no_migrated_journal(
+    cluster: Cluster,
+) -> None:
+    """S3.26: it would store rows under tables that it does not know. This holds for its next call,
+    and for one that runs while the tables change.
+    """
+    await restore(cluster, _DUMPS[0])
+    claim = "SELECT epoch FROM golden.claim('earlier:1', '', 600)"
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+    async with connected(cluster.dsn()) as connection, connected(cluster.dsn()) as earlier:
+
+        async def is_blocked(count: int) -> bool:
+            return bool(await connection.fetchval(blocked) == count)
+
+        async def claim_now() -> None:
+            with pytest.raises(asyncpg.PostgresError, match="does not exist"):
+                await earlier.execute(claim)
+
+        async def migrate_now() -> None:
+            await (await open_journal(cluster.dsn(), "golden", lease_s=0)).aclose()
+
+        async with connected(cluster.dsn()) as reader, anyio.create_task_group() as tasks:
+            await reader.execute("BEGIN; LOCK TABLE golden.journal IN SHARE MODE")
+            tasks.start_soon(migrate_now)
+            await until(partial(is_blocked, 1), "the migration waits for the reader")
+            tasks.start_soon(claim_now)
+            await until(partial(is_blocked, 2), "the earlier release waits for the migration")
+            await reader.execute("COMMIT")
+        state = await connection.fetch("SELECT * FROM golden.journal")
+        with pytest.raises(asyncpg.PostgresError, match="has format 4: upgrade remora"):
+            await earlier.execute(claim)
+        assert await connection.fetch("SELECT * FROM golden.journal") == state
+
+
+async def test_a_process_that_waits_while_a_newer_release_migrates(cluster: Cluster) -> None:
+    """S3.26: it is told to upgrade, and does not own what it cannot read."""
+    owner = await open_journal(cluster.dsn(), "upgraded", lease_s=1_000)
+    async with connected(cluster.dsn()) as connection:
+
+        async def wait_for_it() -> None:
+            with pytest.raises(JournalTooNew, match=f"has format {FORMAT + 1}, .* upgrade remora"):
+                await open_journal(cluster.dsn(), "upgraded", lease_s=1_000, wait_s=math.inf)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_it)
+            await anyio.wait_all_tasks_blocked()
+            await connection.execute(f"UPDATE upgraded.journal SET format = {FORMAT + 1}")
+            await owner.aclose()
+        assert await connection.fetchval("SELECT epoch FROM upgraded.journal") == 1
 
 
 async def test_several_processes_migrate_at_once(cluster: Cluster) -> None:

@@ -30,21 +30,27 @@ BEGIN
     RETURN j.taken <> n;
 END $$;
 
--- Takes the journal over if nobody's lease runs; a row of nulls otherwise. A server that has just
--- started gives the owner time to renew a lease that ran out while there was no server.
-CREATE OR REPLACE FUNCTION remora.claim(p_owner text, p_address text, p_seconds float8)
-RETURNS remora.journal LANGUAGE plpgsql AS $$
+-- Takes the journal over if nobody's lease runs; a row of nulls otherwise. Fails for a process whose
+-- format is not the journal's: another release migrated it while that process waited. A server that
+-- has just started gives the owner time to renew a lease that ran out while there was no server.
+CREATE OR REPLACE FUNCTION remora.claim(
+    p_format int, p_owner text, p_address text, p_seconds float8
+) RETURNS remora.journal LANGUAGE plpgsql AS $$
 DECLARE
     j remora.journal%ROWTYPE;
 BEGIN
     PERFORM 1 FROM remora.lease AS l WHERE l.until = '-infinity' OR clock_timestamp() > greatest(
         l.until, pg_postmaster_start_time() + l.seconds * interval '1 second') FOR UPDATE;
     IF NOT FOUND THEN RETURN NULL; END IF;
-    UPDATE remora.journal AS k SET epoch = k.epoch + 1, owner = p_owner,
-        claimed_at = clock_timestamp(), last_sid = greatest(k.last_sid,
-        (SELECT coalesce(max(sid), 0) FROM remora.actors)) RETURNING * INTO j;
+    UPDATE remora.journal AS k SET epoch = k.epoch + 1, last_sid = greatest(k.last_sid,
+        (SELECT coalesce(max(sid), 0) FROM remora.actors))
+    WHERE k.format = p_format RETURNING * INTO j;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the journal does not have format %', p_format
+            USING errcode = '{OTHER_FORMAT}';
+    END IF;
     UPDATE remora.lease SET epoch = j.epoch, owner = p_owner, address = p_address,
-        since = j.claimed_at, seconds = p_seconds, until = CASE WHEN p_seconds > 0
+        since = clock_timestamp(), seconds = p_seconds, until = CASE WHEN p_seconds > 0
         THEN clock_timestamp() + p_seconds * interval '1 second' ELSE '-infinity' END;
     RETURN j;
 END $$;

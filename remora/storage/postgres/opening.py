@@ -27,7 +27,7 @@ from remora.storage.postgres.connection import (
     is_over_time,
 )
 from remora.storage.postgres.lease import Tenure
-from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
+from remora.storage.postgres.schema import FORMAT, MIGRATIONS, OTHER_FORMAT, in_schema
 
 _logger = get_logger(__name__)
 OLDEST = 14
@@ -161,12 +161,7 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str, tenure: Tenure) 
     while True:
         format_ = await read_format(writer, schema)
         if format_ > FORMAT:
-            raise JournalTooNew(
-                f"the journal in the schema {schema} has format {format_}, this remora reads up "
-                f"to {FORMAT}: upgrade remora on this machine",
-                found=format_,
-                supported=FORMAT,
-            )
+            raise _too_new(schema, format_)
         if format_ == FORMAT:
             return
         if format_ not in MIGRATIONS:
@@ -177,8 +172,8 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str, tenure: Tenure) 
         # no row: another process did it first, and the division by zero rolls all back
         check = "SELECT 1 / count(*) FROM remora.journal WHERE format = {}; "
         create = f"CREATE SCHEMA IF NOT EXISTS {schema}; "
-        begin = _TAKE + check.format(format_) if format_ else create
-        script = f"BEGIN; {begin}{MIGRATIONS[format_]}; "
+        begin = f"{_IN_TURN}; {check.format(format_)}{_TAKE}; " if format_ else create
+        script = f"BEGIN ISOLATION LEVEL READ COMMITTED; {begin}{MIGRATIONS[format_]}; "
         script += f"UPDATE remora.journal SET format = {FORMAT} WHERE format = {format_}; "
         script += f"{check.format(FORMAT)}COMMIT"
         if await try_script(writer, in_schema(script, schema), last=not left):
@@ -189,12 +184,20 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str, tenure: Tenure) 
             left -= 1
 
 
+def _too_new(schema: str, format_: int) -> JournalTooNew:
+    return JournalTooNew(
+        f"the journal in the schema {schema} has format {format_}, this remora reads up to "
+        f"{FORMAT}: upgrade remora on this machine",
+        found=format_,
+        supported=FORMAT,
+    )
+
+
+# PostgreSQL refuses one of two that replace a function at once, and no claim of the format before
+# may come after the migration.
+_IN_TURN = "SELECT pg_advisory_xact_lock(hashtext('remora.migrate'))"
 # The migration takes the journal over as well, so that a former owner stores nothing from then on.
-# PostgreSQL refuses one of two that replace a function at once: the lock has them come in turn.
-_TAKE = """
-SELECT 1 / count(j.epoch) FROM remora.claim('', '', 0) AS j;
-LOCK TABLE remora.journal IN EXCLUSIVE MODE;
-"""
+_TAKE = "SELECT 1 / count(j.epoch) FROM remora.claim('', '', 0) AS j"
 
 
 async def try_script(writer: asyncpg.Connection[Any], script: str, *, last: bool) -> bool:
@@ -279,6 +282,7 @@ async def take_ownership(
 
     Raises:
         ConfigError: it is the journal of another memory; it was not taken over.
+        JournalTooNew: a newer remora migrated it while this process waited for its owner.
         StorageError: another process owns it, and did not leave in time.
     """
     if name:
@@ -312,11 +316,16 @@ async def _claim(
 ) -> tuple[asyncpg.Record, float]:
     """The journal's row after the claim, and when that was sent."""
     owner = _OwnerWait(schema, tenure)
-    claim = in_schema("SELECT * FROM remora.claim($1, $2, $3)", schema)
+    claim = in_schema("SELECT * FROM remora.claim($1, $2, $3, $4)", schema)
     us = f"{socket.gethostname()}:{os.getpid()}"
     while True:
         sent = boot_time()
-        row = await writer.fetchrow(claim, us, tenure.address, tenure.lease_s)
+        try:
+            row = await writer.fetchrow(claim, FORMAT, us, tenure.address, tenure.lease_s)
+        except asyncpg.PostgresError as e:
+            if e.sqlstate != OTHER_FORMAT:
+                raise
+            raise _too_new(schema, await read_format(writer, schema)) from e
         assert row is not None
         if row["epoch"] is not None:
             return row, sent

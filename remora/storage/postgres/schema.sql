@@ -11,9 +11,7 @@ CREATE TABLE remora.journal (
     commits bigint NOT NULL,           -- how many commits there were so far
     taken bigint NOT NULL DEFAULT 0,   -- the last commit number that was used up without rows
     instance text NOT NULL,
-    last_sid bigint NOT NULL DEFAULT 0, -- the highest number of an actor that was erased
-    owner text NOT NULL DEFAULT '',
-    claimed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    last_sid bigint NOT NULL DEFAULT 0 -- the highest number of an actor that was erased
 ) WITH (fillfactor = 20);
 
 CREATE TABLE remora.settings (name text COLLATE "C" PRIMARY KEY, value bytea NOT NULL);
@@ -146,4 +144,4 @@ ALTER TABLE remora.attachments ALTER COLUMN data SET STORAGE EXTERNAL; -- pictur
 INSERT INTO remora.journal (format, epoch, commits, instance)
 VALUES (0, 0, 0, substr(md5(random()::text || clock_timestamp()::text), 1, 6));
 INSERT INTO remora.lease (epoch, owner, address, since, seconds, until)
-SELECT epoch, owner, '', claimed_at, 0, '-infinity' FROM remora.journal;
+VALUES (0, '', '', clock_timestamp(), 0, '-infinity');
