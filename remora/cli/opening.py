@@ -24,8 +24,6 @@ from remora.cluster.sharding import find_shards, shard_of
 from remora.errors import ConfigError, InvalidInput
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_directory
-from remora.storage.sqlite.peek import peek_format
-from remora.storage.sqlite.schema import FORMAT
 
 __all__ = [
     "check_in_directory",
@@ -185,7 +183,7 @@ async def open_to_read(
     """A memory that reads a directory as it is now, and writes nothing there.
 
     A server may own the directory. A memory in PostgreSQL is asked through its owner. A journal of
-    an earlier remora is brought up to date first, which its owner alone can do.
+    an earlier remora is refused: bringing it up to date would shut that remora out.
 
     Args:
         arguments: of the command.
@@ -201,12 +199,6 @@ async def open_to_read(
         async with connect_owner(arguments) as memory:
             yield memory
         return
-    journals = await run_in_thread(journals_of, arguments, user)
-    formats = [await run_in_thread(peek_format, journal) for journal in journals]
-    if min(formats) < FORMAT:
-        opened: Any = open_runtime(arguments, journal_only=not long_term)
-    else:
-        reader = MemoryReader(directory_of(arguments), arguments.configured)
-        opened = reader.open(user=user, long_term=long_term, copied=copied)
-    async with opened as memory:
+    reader = MemoryReader(directory_of(arguments), arguments.configured)
+    async with reader.open(user=user, long_term=long_term, copied=copied) as memory:
         yield memory

@@ -100,6 +100,39 @@ async def test_code_that_is_older_than_the_journal_refuses_it(tmp_path: Path) ->
         assert [one.name for one in tmp_path.iterdir()] == ["journal.db"]
 
 
+READING = ["users", "sessions alice", "jobs", "view", "show alice chat", "stats", "recall alice tea",
+           "export DEST", "tune LABELS"]  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "with a log"])
+@pytest.mark.parametrize("number", FORMATS[:-1])
+async def test_commands_that_read_leave_an_earlier_journal_as_it_is(
+    number: int, closed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G3: the remora that wrote it can still open it. All of them say what brings it up to date."""
+    journal = tmp_path / "memory" / "journal.db"
+    journal.parent.mkdir()
+    shutil.copyfile(GOLDEN / f"format-{number}" / "journal.db", journal)
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text('{"user": "alice", "query": "tea", "relevant": ["1"]}\n' * 2)
+    places = {"DEST": str(tmp_path / "all.jsonl"), "LABELS": str(labels)}
+    with closing(sqlite3.connect(journal)) as database:
+        if not closed:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("UPDATE settings SET value = value")
+            database.commit()
+        before = journal.read_bytes()
+        for line in READING:
+            words = [places.get(word, word) for word in line.split()]
+            command = [*words, "--dir", str(journal.parent)]
+            assert await anyio.to_thread.run_sync(main, command) == 1, line
+            said = " ".join(capsys.readouterr().err.split())
+            assert f"{journal} has the format {number} of an earlier remora" in said, line
+            assert "start the application once" in said
+        assert journal.read_bytes() == before
+    assert not (tmp_path / "all.jsonl").exists()
+
+
 # -- directories -----------------------------------------------------------------------------------
 
 

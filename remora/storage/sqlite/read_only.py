@@ -24,7 +24,7 @@ from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.opening import open_error
 from remora.storage.sqlite.outline import SessionOutline, read_outline
-from remora.storage.sqlite.peek import check_current, has_log, peek_format, read_only_address
+from remora.storage.sqlite.peek import check_current, has_log, read_only_address
 from remora.storage.sqlite.reading import SqliteReader
 
 _BUSY_MS = 5_000
@@ -73,7 +73,7 @@ class ReadOnlyJournal(SqliteReader):
         """
         if not await run_in_thread(has_log, path):
             return await cls.open(path)
-        await run_in_thread(peek_format, path)
+        await run_in_thread(check_current, path)
         temporary = Path(await run_in_thread(partial(tempfile.mkdtemp, prefix="remora-read-")))
         try:
             copy = temporary / path.name
