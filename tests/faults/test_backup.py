@@ -5,6 +5,7 @@ and half of one is none.
 from __future__ import annotations
 
 import random
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from remora.maintenance.backup import backup
 from remora.maintenance.verify import verify
 from remora.storage.lance.copy import copy_tables
 from remora.testing import HashEmbedder
+from tests.accounts import bound_by_permissions
 from tests.faults.journals import digests
 from tests.harness import user as of_user
 from tests.patience import until
@@ -213,3 +215,26 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
         with pytest.raises(InvalidInput, match="nothing to copy"):
             await runtime.backup(tmp_path / "other")
     assert digests(live) == before
+
+
+async def test_a_memory_that_this_account_may_only_read(tmp_path: Path) -> None:
+    """G4: it is copied, and no byte or permission of it changes."""
+    live, dest = tmp_path / "live", tmp_path / "dest"
+    async with open_runtime(live) as runtime:
+        await runtime.session("alice", "one").append([of_user(f"number {n}") for n in range(6)])
+        await runtime.session("alice", "one").flush()
+        await runtime.settle()
+    places = [live, *live.rglob("*")]
+    for place in places:
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    before = digests(live)
+    command = [sys.executable, "-m", "remora", "backup", str(dest), "--dir", str(live)]
+    done = await anyio.run_process(bound_by_permissions(*command), check=False)
+    assert done.returncode == 0, done.stderr
+    assert digests(live) == before
+    assert not any(place.stat().st_mode & 0o222 for place in places)
+    for place in places:
+        place.chmod(0o755)
+    assert (await verify(dest, CONFIG)).clean
+    async with open_runtime(dest) as runtime:
+        assert len(await runtime.session("alice", "one").history()) == 6

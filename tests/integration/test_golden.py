@@ -100,8 +100,8 @@ async def test_code_that_is_older_than_the_journal_refuses_it(tmp_path: Path) ->
         assert [one.name for one in tmp_path.iterdir()] == ["journal.db"]
 
 
-READING = ["users", "sessions alice", "jobs", "view", "show alice chat", "stats", "recall alice tea",
-           "export DEST", "tune LABELS"]  # fmt: skip
+READING = ["users", "sessions alice", "jobs", "view", "show alice chat", "stats",
+           "recall alice tea", "export DEST", "tune LABELS"]  # fmt: skip
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "with a log"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.storage.atomic import AtomicTarget
 from remora.storage.private import open_private
+from remora.storage.sqlite.peek import has_log, read_only_address
 
 _PAGES_AT_ONCE = 1_024
 _BUSY_S = 30.0
@@ -36,10 +37,9 @@ def snapshot(journal: Path, copy: Path) -> None:
     target = AtomicTarget(copy, overwrite=False)
     try:
         os.close(open_private(target.staging, os.O_RDWR))
+        address, before = _address(journal), _state(journal)
         with (
-            closing(
-                sqlite3.connect(f"{journal.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
-            ) as source,
+            closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as source,
             closing(sqlite3.connect(target.staging, isolation_level=None)) as database,
         ):
             source.execute("BEGIN")
@@ -50,6 +50,12 @@ def snapshot(journal: Path, copy: Path) -> None:
             )  # a single file, whatever is copied with it
             database.execute(
                 "UPDATE settings SET value = ? WHERE name = 'lineage'", (secrets.token_hex(16),)
+            )
+        if "immutable" in address and _state(journal) != before:
+            raise DirectoryUnusable(
+                f"{journal} was opened by another process while it was copied, and this one may "
+                "not write its directory, so no lock was held: nothing was copied; try again",
+                path=journal.parent,
             )
         target.commit()
     except sqlite3.DatabaseError as e:
@@ -66,3 +72,15 @@ def snapshot(journal: Path, copy: Path) -> None:
         target.abandon()
         for extra in ("-journal", "-wal", "-shm"):
             (target.staging.parent / f"{target.staging.name}{extra}").unlink(missing_ok=True)
+
+
+def _address(journal: Path) -> str:
+    """The address to read it at: without permission to write, SQLite cannot make its lock files."""
+    if all(os.access(place, os.W_OK) for place in (journal, journal.parent)):
+        return f"{journal.absolute().as_uri()}?mode=rw"
+    return read_only_address(journal)
+
+
+def _state(journal: Path) -> tuple[bool, int, int]:
+    found = journal.stat()
+    return has_log(journal), found.st_mtime_ns, found.st_size
