@@ -290,8 +290,9 @@ class Journal(Log, Protocol):
     ) -> Sequence[tuple[SessionKey, int]]:
         """A user's messages that have no flush job yet, by session and number, the newest first.
 
-        Without removed ones, and those that must not be in long-term memory. It must not look at
-        the sessions of other users.
+        Of messages with one time, those of the session that began last come first. Without removed
+        ones, and those that must not be in long-term memory. It must not look at the sessions of
+        other users.
 
         Args:
             user: the user.

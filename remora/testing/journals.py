@@ -310,6 +310,23 @@ async def users_and_sessions_have_pages(opened: OpenJournal) -> None:
             assert [one.user for one in await runtime.users(after="alice")] == ["bob", "ña"]
 
 
+async def messages_of_one_time_have_one_order(opened: OpenJournal) -> None:
+    """Unindexed ones: the session that began last comes first, and its newest message."""
+    words = ["rain"]
+    expected = [(name, seq) for name in ("m", "z", "a") for seq in (2, 1)]
+    async with open_runtime(opened) as runtime:
+        for name in ("a", "z", "m"):
+            message = {**user_message("rain"), "created_at": _BEGIN}
+            await runtime.session("alice", name).append([message, message])
+    async with running_journal(await opened()) as journal:
+        for found in (
+            await journal.unindexed("alice", 10),
+            await journal.find_unindexed("alice", words, 10),
+        ):
+            assert [(key.session, seq) for key, seq in found] == expected
+        assert list(await journal.unindexed("alice", 3)) == list(found)[:3]
+
+
 # -- checks of a journal's turns and keyed state; a part of `journal_suite` ------------------------
 
 
@@ -636,6 +653,7 @@ _BASE: tuple[JournalCheck, ...] = (
     keyed_state_keeps_its_versions,
     sessions_and_users_are_apart,
     users_and_sessions_have_pages,
+    messages_of_one_time_have_one_order,
     numbers_of_actors_are_never_used_twice,
     a_fold_keeps_what_it_takes,
     clearing_keeps_the_history,

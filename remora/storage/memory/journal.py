@@ -451,9 +451,11 @@ class MemoryJournal(MemoryWriter):
         for key, actor in self._sessions():
             if key.user == user and (sessions is None or key.session in sessions):
                 tail = actor.visible(actor.watermarks.indexing_through + 1, actor.last)
-                found += [(e.at_us, key, e.seq) for e in tail if e.seq not in actor.pruned]
-        found.sort(key=lambda one: (-one[0], one[1], -one[2]))
-        return [(key, seq) for _, key, seq in found[:limit]]
+                found += [
+                    (e.at_us, actor.sid, e.seq, key) for e in tail if e.seq not in actor.pruned
+                ]
+        found.sort(key=lambda one: one[:3], reverse=True)
+        return [(key, seq) for *_, seq, key in found[:limit]]
 
     async def find_unindexed(
         self, user: str, words: Sequence[str], limit: int
@@ -465,10 +467,12 @@ class MemoryJournal(MemoryWriter):
                 text = bytes(entry.chat).lower()
                 hits = [word for word in words if word.encode() in text]
                 if hits and entry.seq not in actor.pruned:
-                    found.append((-entry.at_us, key, -entry.seq, hits))
+                    found.append(((entry.at_us, actor.sid, entry.seq), key, hits))
         counts = Counter(word for *_, hits in found for word in hits)
-        found.sort(key=lambda one: (-sum(RAREST // counts[word] for word in one[3]), *one[:3]))
-        return [(key, -seq) for _, key, seq, _ in found[:limit]]
+        found.sort(
+            key=lambda one: (sum(RAREST // counts[word] for word in one[2]), one[0]), reverse=True
+        )
+        return [(key, place[2]) for place, key, _ in found[:limit]]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         return await self.list_sessions(user, ListingPage())
