@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import gc
 import os
@@ -42,7 +43,7 @@ from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, Workers
 from remora.storage.forks import give_up_in_children, keep_in_children
-from remora.storage.lock import ReadLock, keep_owner_file
+from remora.storage.lock import ReadLock, keep_owner_file, lock_error
 from remora.storage.private import open_private, unusable_directory
 
 # -- the owner's possessions from its start to its end: the lock, its sockets, and its reports -----
@@ -115,12 +116,18 @@ class Seat:
             on_leave: called in the thread of the event loop, see `Control.attach`.
 
         Raises:
+            DirectoryLocked: another process that lives answers in the directory.
             OSError: the directory takes no sockets.
         """
         path = self.place.socket
         self.control = Control(on_leave, stays=self._stays)
         tick = self.place.bound_log if self._logs else _do_nothing
-        thread = AnswerThread(path, self.control.answer, tick)
+        try:
+            thread = AnswerThread(path, self.control.answer, tick)
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE:
+                raise
+            raise lock_error(self.place.directory) from e
         self._held.callback(thread.stop)
         thread.start()
         self.info = msgspec.structs.replace(
@@ -231,8 +238,7 @@ class Owner:
     def serve(self, target: Target | None = None) -> int:
         """Serve until the end, as the owner; returns the exit code."""
         try:
-            target = self._wait_for_lock(target)
-            self._thread = self._announce()
+            target = self._announce(target)
             if target is None:
                 target = self._read_target()
             machines = read_machines(target.config)
@@ -247,20 +253,26 @@ class Owner:
                 raise
             return 1
 
-    def _wait_for_lock(self, target: Target | None) -> Target | None:
-        """Wait until no other program has the directory open; its ``owner.json`` stays till then.
+    def _announce(self, target: Target | None) -> Target | None:
+        """Say who owns the memory, once no other program has the directory open.
+
+        Until then its ``owner.json`` and its socket stay. None opens it while they are replaced.
 
         Returns the target, if it had to be read for that.
 
         Raises:
             DirectoryLocked: one has it open for longer than `lock_wait_s`.
+            DirectoryUnusable: the directory takes no sockets.
         """
         end = None
         while True:
             lock = ReadLock(self._place.directory, shared=self._order.share != WHOLE)
             try:
                 lock.acquire()
-                lock.release()
+                try:
+                    self._thread = self._seat.announce(self._asked_to_leave)
+                finally:
+                    lock.release()
             except DirectoryLocked:
                 target = target or self._read_target()
                 now = time.monotonic()
@@ -268,14 +280,10 @@ class Owner:
                 if now >= end:
                     raise
                 time.sleep(_PAUSE_S)
+            except OSError as e:
+                raise unusable_directory(self._place.directory, e) from e
             else:
                 return target
-
-    def _announce(self) -> AnswerThread:
-        try:
-            return self._seat.announce(self._asked_to_leave)
-        except OSError as e:
-            raise unusable_directory(self._place.directory, e) from e
 
     def release(self) -> None:
         """Let another process become the owner."""

@@ -214,7 +214,7 @@ class ReadLock:
         """
         self._locks.close()
         if not self._had_file and os.access(self._directory, os.W_OK) and self._path.exists():
-            raise _lock_error(self._directory)
+            raise lock_error(self._directory)
 
 
 def _lock(directory: Path, locks: ExitStack, *, file: bool = True, shared: bool = False) -> None:
@@ -232,7 +232,7 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True, shared: bool 
             locks.enter_context(_lock_file(directory / _LOCK, shared=shared))
     except BlockingIOError:
         locks.close()
-        raise _lock_error(directory) from None
+        raise lock_error(directory) from None
 
 
 if sys.platform == "win32":
@@ -320,7 +320,8 @@ def _within(identities: set[tuple[int, int]], directory: Path) -> Iterator[None]
         identities.discard(identity)
 
 
-def _lock_error(directory: Path) -> DirectoryLocked:
+def lock_error(directory: Path) -> DirectoryLocked:
+    """Return the error that says who owns a directory. Blocks."""
     pid, since, target = _read_owner(directory)
     if pid == os.getpid():
         remedy = "this process has it open in another runtime: use that one, or close it first"

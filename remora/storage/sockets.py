@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -13,6 +14,7 @@ from pathlib import Path
 
 _MOST_BYTES = 100
 """Linux has room for 107 in an address; some are left for the name of a temporary file."""
+_ANSWER_S = 1.0
 
 
 def has_sockets() -> bool:
@@ -34,11 +36,14 @@ def is_ours(uid: int) -> bool:
 
 
 def listen_at(path: Path, backlog: int) -> socket.socket:
-    """A socket that listens at a path, for this account alone; a file that is there is removed.
+    """A socket that listens at a path, for this account alone; what a dead process left is removed.
 
     Raises:
-        OSError: there is no such directory, or its file system has no sockets.
+        OSError: there is no such directory, its file system has no sockets, or a process that lives
+            listens there (EADDRINUSE).
     """
+    if _has_listener(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -51,6 +56,25 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _has_listener(path: Path) -> bool:
+    try:
+        with contextlib.closing(connect_socket(path, _ANSWER_S)) as connection:
+            pid, _ = peer_of(connection)
+    except (TimeoutError, BlockingIOError):  # it accepts too few
+        return True
+    except OSError:
+        return False
+    if pid <= 0:  # of another container
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:  # a process that it forked has the socket still
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

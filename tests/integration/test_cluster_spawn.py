@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+import remora.blocking
+from remora import observe
 from remora.cluster.control import ControlLink, OwnerGone
+from remora.cluster.owner import Seat
 from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
 from remora.cluster.target import read_target
 from remora.cluster.watch import OwnerWatch, open_control, ping_or_kill
@@ -29,7 +32,9 @@ from remora.errors import (
     OwnerUnreachable,
 )
 from remora.storage.lock import DirectoryLock, keep_owner_file
+from remora.storage.sockets import listen_at
 from tests.accounts import ANOTHER, require_interpreter_for_another
+from tests.configs import PLAIN
 from tests.owners import finder, make_target
 from tests.patience import wait_until
 from tests.processes import stop
@@ -345,3 +350,24 @@ def test_a_runtime_beside_an_owner(tmp_path: Path) -> None:
     finally:
         lock.release()
     assert place.read_owner() == info
+
+
+def test_an_owner_that_starts_while_a_runtime_opens(memory: Place) -> None:
+    """What the runtime answers at stays: an owner takes the place of a dead process alone."""
+    with remora.blocking.Runtime(memory.directory, config=PLAIN):
+        before = memory.info.read_text()
+        seat = Seat(memory, "app:memory", stays=True, logs=False)
+        assert seat.take()
+        with pytest.raises(DirectoryLocked, match=rf"in use by process {os.getpid()}"):
+            seat.announce(lambda _: None)
+        seat.release()
+        assert memory.info.read_text() == before
+        assert observe.ask(memory.directory) is not None
+    left = listen_at(memory.socket, 1)
+    left.close()
+    assert memory.socket.exists()
+    seat = Seat(memory, "app:memory", stays=True, logs=False)
+    assert seat.take()
+    seat.announce(lambda _: None)
+    seat.release()
+    assert not memory.socket.exists()
