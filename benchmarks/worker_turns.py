@@ -36,6 +36,7 @@ import remora
 from benchmarks.served import used_s
 from benchmarks.shared import texts
 from remora.cluster.place import find_owners
+from tests.processes import free_port
 
 __all__ = ["create_app", "measure_turns"]
 
@@ -160,12 +161,6 @@ def _processes_of(parent: int) -> list[int]:
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     while True:
         if server.poll() is not None:
@@ -183,7 +178,7 @@ def _owners_of(memory: Path | None) -> list[int]:
 
 
 def _serve_and_measure(target: Path | None, memory: Path | None, seconds: float) -> Turns:
-    port = _free_port()
+    port = free_port()
     environment = dict(os.environ)
     environment.pop(_TARGET, None)
     if target is not None:

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from rich.table import Table
 from remora.cli import Commands
 from remora.cli.render import print_json, print_wide
 from remora.errors import DirectoryLocked, InvalidInput
+from remora.storage.lock import ReadLock
 from remora.storage.membership import Placement
 
 TARGET = (
@@ -94,14 +96,13 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
         return _print_nodes(console, arguments, dsn, target.config.journal.schema)
     if not target.directory.is_dir():
         raise InvalidInput(f"there is no directory {target.directory}")
-    owners = [(one.number, one.read_owner()) for one in find_places(target.directory)]
+    found = [(one.number, one.read_owner()) for one in find_places(target.directory)]
+    owners = [(number, info) for number, info in found if info is not None]
     if not owners:
-        raise InvalidInput(f"no process serves {target.directory}")
+        raise _not_served(target.directory)
     lines: list[str] = []
     shards: list[dict[str, Any]] = []
     for number, info in owners:
-        if info is None:  # it has left since
-            continue
         try:
             with open_control(info, target.config.cluster) as control:
                 answer = control.ask(Look())
@@ -145,6 +146,20 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
         table.add_row(*(str(one[name]) for name in names))
     console.print(table)
     return 0
+
+
+def _not_served(directory: Path) -> InvalidInput:
+    """Return the error that says whether a program has the directory open by itself."""
+    lock, nobody = ReadLock(directory), f"no process serves {directory}"
+    try:
+        lock.acquire()
+    except DirectoryLocked as e:
+        return InvalidInput(
+            f"{nobody} to workers: process {e.pid or '?'} has it open since {e.since or '?'}, for "
+            f"itself; remora top {directory} shows what it does"
+        )
+    lock.release()
+    return InvalidInput(nobody)
 
 
 async def _read_placement(dsn: str, schema: str) -> Placement | None:

@@ -6,9 +6,11 @@ owner of the directory.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -23,6 +25,7 @@ from remora.runtime.jobs import Job
 from remora.services.erasure import ErasureReceipt
 
 _PATIENCE_S, _PAUSE_S = 3.0, 0.1
+_Done = TypeVar("_Done")
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -54,26 +57,26 @@ class Actions:
         async with memory:
             yield memory
 
-    async def _enter(self, opened: AsyncExitStack, *, journal_only: bool) -> BaseRuntime:
-        """Open the memory, there or here.
+    async def _open_or(
+        self, opened: AsyncExitStack, here: Callable[[], Awaitable[_Done]]
+    ) -> BaseRuntime | _Done:
+        """The memory through the processes that have it open, or the result of `here`.
 
         Another command may be about to open or to close the directory: both ways are tried again.
+
+        Args:
+            opened: closes the memory.
+            here: needs the directory, and raises `DirectoryLocked` before it changes anything.
         """
         end = anyio.current_time() + _PATIENCE_S
         while True:
             try:
                 memory = await opened.enter_async_context(self._opened())
-                if memory is not None:
-                    return memory
-                owned = open_owned(self._directory, self._config, journal_only=journal_only)
-                memory = await opened.enter_async_context(owned)
+                return await here() if memory is None else memory
             except (DirectoryLocked, OwnerFailed, OwnerUnreachable):
                 if anyio.current_time() > end:
                     raise
                 await anyio.sleep(_PAUSE_S)
-            else:
-                opened.push_async_callback(_finish_erasures, memory)
-                return memory
 
     async def retry(self, ids: Sequence[str]) -> Changed:
         """Have dead letters run again: now, or when a server opens the directory.
@@ -83,13 +86,15 @@ class Actions:
             OwnerUnreachable: it answers no more, or is of an earlier release.
             NoDeadLetter, InvalidInput: one of `ids` is none; nothing was changed.
         """
-        async with self._opened() as memory:
-            if memory is not None:
-                return Changed(await memory.retry_dead_letters(ids), open=True)
-        verb = "retry_dead_letters([…])"
-        durability = self._config.journal.durability
-        count = await change_dead_letters(self._directory, durability, verb, DeadLetters.retry, ids)
-        return Changed(count, open=False)
+        verb, durability = "retry_dead_letters([…])", self._config.journal.durability
+        here = partial(
+            change_dead_letters, self._directory, durability, verb, DeadLetters.retry, ids
+        )
+        async with AsyncExitStack() as opened:
+            found = await self._open_or(opened, here)
+            if isinstance(found, int):
+                return Changed(found, open=False)
+            return Changed(await found.retry_dead_letters(ids), open=True)
 
     async def drop(self, ids: Sequence[str]) -> Changed:
         """Drop dead letters permanently.
@@ -98,23 +103,26 @@ class Actions:
             DirectoryLocked, OwnerUnreachable, NoDeadLetter: see `retry`.
             InvalidInput: one of them can only be retried; nothing was changed.
         """
-        async with self._opened() as memory:
-            if memory is not None:
-                return Changed(await memory.drop_dead_letters(ids), open=True)
 
         async def check(jobs: Sequence[Job]) -> None:
             for job in jobs:
                 check_droppable(job)
 
-        count = await change_dead_letters(
+        verb, durability = "drop_dead_letters([…])", self._config.journal.durability
+        here = partial(
+            change_dead_letters,
             self._directory,
-            self._config.journal.durability,
-            "drop_dead_letters([…])",
+            durability,
+            verb,
             DeadLetters.drop,
             ids,
             confirmed=check,
         )
-        return Changed(count, open=False)
+        async with AsyncExitStack() as opened:
+            found = await self._open_or(opened, here)
+            if isinstance(found, int):
+                return Changed(found, open=False)
+            return Changed(await found.drop_dead_letters(ids), open=True)
 
     async def forget(self, user: str, session: str | None) -> ErasureReceipt:
         """Erase a user, or one session, down to the bytes.
@@ -151,7 +159,14 @@ class Actions:
             DirectoryLocked, OwnerUnreachable: see `retry`.
         """
         async with AsyncExitStack() as opened:
-            yield await self._enter(opened, journal_only=journal_only)
+
+            async def here() -> BaseRuntime:
+                owned = open_owned(self._directory, self._config, journal_only=journal_only)
+                memory = await opened.enter_async_context(owned)
+                opened.push_async_callback(_finish_erasures, memory)
+                return memory
+
+            yield await self._open_or(opened, here)
 
 
 async def _finish_erasures(memory: BaseRuntime) -> None:

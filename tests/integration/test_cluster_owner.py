@@ -36,6 +36,7 @@ from remora.errors import (
     RuntimeClosed,
 )
 from remora.storage.lock import DirectoryLock
+from tests.configs import PLAIN
 from tests.harness import user
 from tests.patience import until
 from tests.processes import bound, stop
@@ -201,6 +202,22 @@ async def test_owners_are_listed(
     await in_thread(end_owner, memory)
     assert await in_thread(main, ["owners", str(file)]) == 1
     assert f"process {pid}, has died" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("json_", [True, False])
+async def test_a_directory_that_a_program_has_open_for_itself(
+    tmp_path: Path, memory: Path, capsys: pytest.CaptureFixture[str], *, json_: bool
+) -> None:
+    """`remora owners` says which process it is."""
+    words = ["owners", str(write_config(tmp_path)), *(["--json"] if json_ else [])]
+    async with Runtime(memory, config=PLAIN):
+        assert await in_thread(main, words) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"process {os.getpid()} has it open since" in said
+        assert f"remora top {memory}" in said
+    assert await in_thread(main, words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == f"remora: no process serves {memory}"
 
 
 SLOW_IMPORT = """

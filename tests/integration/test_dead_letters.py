@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -16,7 +17,9 @@ import pytest
 
 from remora import Client, Config, Runtime, Session
 from remora.cli.main import main
-from remora.errors import InvalidInput, NoDeadLetter
+from remora.cluster.acting import Actions
+from remora.cluster.operating import list_jobs
+from remora.errors import DirectoryLocked, InvalidInput, NoDeadLetter
 from remora.ids import SessionKey, row_id
 from remora.rest.app import build_app
 from remora.rest.keys import KeyFile, add_key
@@ -24,6 +27,7 @@ from remora.rest.limits import RateLimit
 from remora.runtime.clock import SystemClock
 from remora.runtime.jobs import Job, JobDeadLettered
 from remora.runtime.log import commit_records
+from remora.storage.lock import DirectoryLock
 from remora.storage.memory.store import MemoryStore
 from remora.storage.pending import pending_flushes
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
@@ -266,6 +270,25 @@ async def test_the_command_line(
 
 
 @pytest.mark.blocking
+async def test_a_command_waits_for_another(tmp_path: Path, poison: Poison) -> None:
+    """G12: which has the directory for a moment; one that stays is named, and nothing changes."""
+    async with opened(tmp_path, poison) as runtime:
+        await poisoned(runtime)
+        (dead,) = await runtime.dead_letters()
+    actions = Actions(tmp_path, CONFIG)
+    lock = DirectoryLock(tmp_path)
+    lock.acquire()
+    with pytest.raises(DirectoryLocked, match=f"in use by process {os.getpid()} since"):
+        await actions.drop([dead.id])
+    assert [one.id for one in await list_jobs(tmp_path) if one.dead] == [dead.id]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(actions.retry, [dead.id])
+        for _ in range(20):
+            await anyio.wait_all_tasks_blocked()
+        lock.release()
+    assert not any(one.dead for one in await list_jobs(tmp_path))
+
+
 async def test_a_tenant_sees_its_own_over_http(tmp_path: Path, poison: Poison) -> None:
     """Other tenants' are neither shown, nor retried or dropped, not even all at once."""
     keys = tmp_path / "keys.txt"
