@@ -202,8 +202,9 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
     eraser = _build_eraser(base, writers, caches)
     await eraser.resume()
     instructions = _build_instructions(base)
-    noted = _no_rows if instructions is None else instructions.note_change
-    recall = add_long_term(base, writers, eraser, noted) if config.long_term.enabled else None
+    recall = None
+    if config.long_term.enabled:
+        recall = add_long_term(base, writers, eraser, instructions)
     facts = add_facts(base, recall, breaker)
     warm_up = SharedCall(partial(_load_parts, base))
     planner = _build_planner(base, warm_up, recall, add_blocks(base), instructions)
@@ -464,7 +465,9 @@ def _build_internals(
     working_bytes = int(config.working.max_memory_mb * (1 << 20))
     import_bytes = int(config.journal.max_import_mb * (1 << 20))
     transfers = LocalTransfers(
-        TransferParts(journal, registry, intake, working_bytes, import_bytes, indexed_blocks)
+        TransferParts(
+            journal, registry, intake, working_bytes, import_bytes, indexed_blocks, instructions
+        )
     )
     parts = Parts(
         config=config,
@@ -495,7 +498,7 @@ def _build_internals(
             _why_no_synopsis(base),
         ),
         turns=turns,
-        archive=LocalArchive(journal, registry, recall, models.cached),
+        archive=LocalArchive(journal, registry, recall, models.cached, instructions),
         recalls=recalls,
         work=LocalWork(supervisor, eraser),
         transfers=transfers,

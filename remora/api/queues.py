@@ -51,6 +51,7 @@ from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
 from remora.runtime.supervisor import Supervisor
+from remora.services.appending import Instructions
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
 from remora.services.unindexed import UnindexedRows
@@ -187,7 +188,7 @@ def schedule_upkeep(base: Foundation) -> None:
 
 
 def add_long_term(
-    base: Foundation, writers: SharedLocks, eraser: Eraser, note_memories: Callable[[str], None]
+    base: Foundation, writers: SharedLocks, eraser: Eraser, instructions: Instructions | None
 ) -> Recall:
     """Recall, and the queues that write to long-term memory.
 
@@ -195,7 +196,7 @@ def add_long_term(
         base: what they are built on.
         writers: of users.
         eraser: admits users.
-        note_memories: told of a user whose memories changed, or may have.
+        instructions: of users; None where none are noticed.
     """
     options, config, models = base.options, base.options.config, base.models
     index, store = base.index, base.index.store
@@ -210,7 +211,8 @@ def add_long_term(
     def note_changed(user: str) -> None:
         recall.note_change(user, gone=False)
         index.note_change(user, gone=False)
-        note_memories(user)
+        if instructions is not None:
+            instructions.note_change(user)
 
     access = IndexAccess(
         base.journal,
@@ -229,7 +231,9 @@ def add_long_term(
         importance_weight=config.importance.weight,
         admit=admit,
         unindexed=_unindexed_rows(base, access) if config.recall.unindexed_rows else None,
-        current=CurrentMemories(base.journal),
+        current=CurrentMemories(
+            base.journal, None if instructions is None else instructions.withdrawn
+        ),
         reranking=_make_reranking(base),
         now=options.clock.time,
     )

@@ -1,5 +1,7 @@
 """Standing instructions and constraints in what a user says: "always", "please don't", "call me".
 
+And sentences that take them back: "forget what I said about emojis", "you can use emojis again".
+
 English, German, French, Spanish, Italian, Portuguese, Dutch, Swedish, Danish, Norwegian, Turkish,
 Russian, Japanese and Chinese; the patterns are in `instructions.toml`. Only sentences that address
 the assistant, or state what their speaker prefers or must avoid, count: "I always wake up at seven"
@@ -9,19 +11,27 @@ is a habit. What is quoted, or in a block of code, is not the speaker's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.patterns import late
-from remora.languages.search_words import fold_accents, make_stemmer, plain_letters
+from remora.languages.search_words import (
+    fold_accents,
+    make_stemmer,
+    pair_characters,
+    plain_letters,
+)
 
 _FILE = Path(__file__).with_suffix(".toml")
 _MOST_CHARS = 2_000  # a longer message was pasted
 _MOST_BYTES = 4 * _MOST_CHARS + 1_000  # of one that is encoded
 _LONGEST, _SHORTEST = 300, 4  # characters of a sentence
 _MOST = 3  # of a message
+_SHARE_NAMED = 0.6  # of the words of what is taken back, that an instruction has
+_LEAST_ALIKE, _SHARE_ALIKE = 4, 0.6  # letters at the beginning of two forms of a word
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|<(\w+)[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL)
 _QUOTED = re.compile(r"^[>|\"\u201c\u201e\u00ab'\u2018\u300c]")
@@ -30,6 +40,7 @@ _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]+")
 _UNSPACED = late("[\u3041-\u30ff\u4e00-\u9fff]")
 _ASKS_TO = re.compile(r"^(?:please,? |and )*(?:can|could|would) you\b")
+_FROM_NOW_ON = b"from now on"
 _BLANKS = bytes(
     one if 97 <= one <= 122 else one + 32 if 65 <= one <= 90 else 32 for one in range(256)
 )
@@ -82,10 +93,12 @@ class Instruction(NamedTuple):
     Attributes:
         text: the sentence.
         about: tells instructions of one matter, of which the newest holds.
+        withdraws: what it takes back, in lower case; empty for an instruction. See `is_withdrawn`.
     """
 
     text: str
     about: str
+    withdraws: str = ""
 
 
 def may_instruct(message: bytes) -> bool:
@@ -97,12 +110,14 @@ def may_instruct(message: bytes) -> bool:
         return False
     if _OTHER_LETTERS.search(message) is not None:
         return True
-    words = _LENGTHS.sub(b" ", message).translate(_BLANKS).split()
-    return not _signs_of_ascii().isdisjoint(words)
+    text = _LENGTHS.sub(b" ", message).translate(_BLANKS)
+    return not _signs_of_ascii().isdisjoint(text.split()) or _FROM_NOW_ON in text
 
 
 def find_instructions(text: str) -> Sequence[Instruction]:
-    """The instructions in what a user said, at most three; none in a text of over 2,000 characters.
+    """The instructions in what a user said, and those that take others back, at most three.
+
+    None in a text of over 2,000 characters.
 
     Args:
         text: a message.
@@ -115,18 +130,122 @@ def find_instructions(text: str) -> Sequence[Instruction]:
         if not _SHORTEST <= len(line) <= _LONGEST or _QUOTED.match(line) is not None:
             continue
         plain = plain_letters(line)
-        if _instructs(plain) and not (line[-1] in "?\uff1f" and _ASKS_TO.match(plain) is None):
+        asks = line[-1] in "?\uff1f"
+        languages = _languages_of(plain)
+        if not asks and (subject := _find_withdrawal(plain, languages)):
+            about = f"withdraws {subject}"
+            found[about] = Instruction(line, about, subject)
+            line = line[plain.index(subject) + len(subject) :].lstrip(" ,;:.-\u2014\u3001\uff0c")
+            plain = plain_letters(line)
+        if _instructs(plain, languages) and not (asks and _ASKS_TO.match(plain) is None):
             about = _matter_of(plain)
             found[about] = Instruction(line, about)  # the last one holds
     return tuple(found.values())[:_MOST]
 
 
-def _instructs(plain: str) -> bool:
+def is_withdrawn(instruction: str, subject: str) -> bool:
+    """Return whether an instruction is about what a later sentence takes back.
+
+    It has most of the words of `subject` that are not said of all instructions, in whatever form:
+    "peanut allergy" takes "I'm allergic to peanuts" back.
+
+    Args:
+        instruction: its text.
+        subject: `Instruction.withdraws` of the later sentence.
+    """
+    wanted = _telling_words(plain_letters(subject))
+    said = _telling_words(plain_letters(instruction))
+    found = sum(any(_are_alike(one, other) for other in said) for one in wanted)
+    return 0 < found >= _SHARE_NAMED * len(wanted)
+
+
+class Noticed(NamedTuple):
+    """An instruction, or what takes others back, as it was recorded.
+
+    Attributes:
+        topic: equal for instructions of one matter.
+        text: the sentence.
+        source: of whose message it is; nothing takes back what its own message asks for.
+        withdraws: see `Instruction`; None for an instruction. Empty for the trace of one that was
+            deleted, which takes the others of its topic back.
+    """
+
+    topic: str
+    text: str
+    source: tuple[str, tuple[int, ...]]
+    withdraws: str | None
+
+
+def find_takers(noticed: Sequence[Noticed]) -> Sequence[int | None]:
+    """For each, the place of what took its place, or took it back; None for what holds.
+
+    Args:
+        noticed: the newest first. What takes others back never holds, and names itself.
+    """
+    newest: dict[str, int] = {}
+    withdrawals: list[int] = []
+    takers: list[int | None] = []
+    for place, one in enumerate(noticed):
+        first = newest.setdefault(one.topic, place)
+        if one.withdraws is not None:
+            takers.append(first)
+            if one.withdraws:
+                withdrawals.append(place)
+        elif first != place:
+            takers.append(first)
+        else:
+            takers.append(next((p for p in withdrawals if _takes_back(noticed[p], one)), None))
+    return takers
+
+
+def _takes_back(later: Noticed, one: Noticed) -> bool:
+    return later.source != one.source and is_withdrawn(one.text, later.withdraws or "")
+
+
+@lru_cache(512)
+def _telling_words(plain: str) -> Sequence[str]:
+    words = [word for word in _TOKEN.findall(pair_characters(plain)) if word not in _weak_words()]
+    pairs = [word for word in words if len(word) > 1 or word.isascii()]
+    return tuple(dict.fromkeys(pairs or words))
+
+
+def _are_alike(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    if len(one) > len(other):
+        one, other = other, one
+    pairs = zip(one, other, strict=False)
+    alike = next((place for place, (a, b) in enumerate(pairs) if a != b), len(one))
+    return alike >= _LEAST_ALIKE and alike >= _SHARE_ALIKE * len(other)
+
+
+@cache
+def _weak_words() -> frozenset[str]:
+    weak = {word for table in _tables().values() for word in str(table["weak"]).split()}
+    grammar = {plain_letters(word) for words in FUNCTION_WORDS.values() for word in words}
+    return frozenset(weak | grammar | _POLARITY)
+
+
+def _find_withdrawal(plain: str, languages: Collection[str]) -> str:
+    """Return the part of a sentence that says what it takes back; empty if it takes nothing."""
+    for language in languages:
+        match = _withdrawals_of(language).search(plain)
+        if match is not None and _telling_words(match[match.lastindex or 0]):
+            return match[match.lastindex or 0].strip()
+    return ""
+
+
+def _instructs(plain: str, languages: Collection[str]) -> bool:
+    return any(_pattern_of(one).search(plain) is not None for one in languages)
+
+
+def _languages_of(plain: str) -> Collection[str]:
+    """The languages in which a sentence may instruct, sorted."""
     by_sign = _languages_by_sign()
     languages = {one for word in _WORD.findall(plain) for one in by_sign.get(word, ())}
     if not plain.isascii() and _UNSPACED().search(plain) is not None:
         languages |= {"ja", "zh"}
-    return any(_pattern_of(one).search(plain) is not None for one in languages)
+    return sorted(languages)
 
 
 def load_signs() -> None:
@@ -152,15 +271,25 @@ def _languages_by_sign() -> Mapping[str, Sequence[str]]:
 
 @cache
 def _signs_of_ascii() -> frozenset[bytes]:
-    return frozenset(word.encode() for word in _languages_by_sign() if word.isascii())
+    signs = frozenset(word.encode() for word in _languages_by_sign() if word.isascii())
+    return signs - {b"from"}  # of those that have it, one in thirty says "from now on"
 
 
 @cache
 def _pattern_of(language: str) -> re.Pattern[str]:
+    return _compile(language, "patterns")
+
+
+@cache
+def _withdrawals_of(language: str) -> re.Pattern[str]:
+    return _compile(language, "withdrawals")
+
+
+def _compile(language: str, name: str) -> re.Pattern[str]:
     table = _tables()[language]
-    whole = "|".join(f"(?:{one})" for one in table["patterns"])
-    for name, part in table.get("parts", {}).items():
-        whole = whole.replace(f"<{name}>", part)
+    whole = "|".join(f"(?:{one})" for one in table[name])
+    for part, text in table.get("parts", {}).items():
+        whole = whole.replace(f"<{part}>", text)
     return re.compile(whole if whole.isascii() else fold_accents(whole))
 
 

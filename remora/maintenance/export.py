@@ -42,7 +42,13 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem
+from remora.storage.records import (
+    ENTRY_KIND,
+    INSTRUCTION,
+    EntryFlushSpec,
+    MemoryItem,
+    StateItem,
+)
 
 _AT_ONCE = 8  # sessions read and written together
 _ATTEMPTS = 20  # at reading a session whose past changes at the same time
@@ -187,6 +193,7 @@ async def _user(
         if name is not None:
             renumbered.append(StateItem(item.kind, name, item.value))
     exported = [_renumber_fact(item, renumbered_sessions) for item in memories]
+    exported = [item for item in exported if item.type != INSTRUCTION or item.sources]
     return UserExport(key.user, tuple(exported), tuple(renumbered))
 
 

@@ -53,7 +53,14 @@ from remora.storage.export.transfer import (
     UserExport,
 )
 from remora.storage.keyed_values import KEYED_DECODERS
-from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
+from remora.storage.records import (
+    ENTRY_KIND,
+    INSTRUCTION,
+    EntryFlushSpec,
+    MemoryItem,
+    StateItem,
+    Summary,
+)
 from remora.tokens import count_message
 
 FindTarget: TypeAlias = Callable[[str], TransferParts]
@@ -157,7 +164,8 @@ def check_user(one: UserExport, target: TransferParts) -> None:
     validate_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
     for item in one.memories:
         validate_id(item.id, "a memory's id")
-        if not item.content or item.type not in MEMORY_TYPES or not 0 <= item.importance <= 1:
+        known = item.type in MEMORY_TYPES or item.type == INSTRUCTION
+        if not item.content or not known or not 0 <= item.importance <= 1:
             raise InvalidInput(
                 f"the memory {item.id} has no content, an unknown type, or an importance that is "
                 "not 0 to 1"
@@ -194,7 +202,8 @@ def _check_details(user: str, item: MemoryItem) -> None:
     _check_numbers(*item.sources)
     if item.topic and not _TOPIC.fullmatch(item.topic):
         raise InvalidInput(f"the topic of the fact {item.id} is none")
-    if item.topic and (item.type != "fact" or not item.id.startswith(item.topic)):
+    extracted = item.type in {"fact", INSTRUCTION}
+    if item.topic and not (extracted and item.id.startswith(item.topic)):
         raise InvalidInput(f"the memory {item.id} is no fact of its topic")
     if item.key:
         validate_id(item.key, "a memory's key")
@@ -239,19 +248,32 @@ def _decode_user_item(state_item: StateItem) -> Any:
 
 
 class _Contents(msgspec.Struct):
-    """The sessions of an export, and the number of its messages."""
+    """The contents of an export.
+
+    Attributes:
+        sessions: its sessions.
+        messages: how many messages.
+        instructed: the messages, by session and number, of which it has the instructions.
+    """
 
     sessions: set[SessionKey]
     messages: int
+    instructed: set[tuple[SessionKey, int]]
 
 
 def _validate(reader: ExportReader, find_target: FindTarget) -> _Contents:
-    found = _Contents(set(), 0)
+    found = _Contents(set(), 0, set())
     for line, one in reader.read():
         try:
             target = find_target(one.user)
             if isinstance(one, UserExport):
                 check_user(one, target)
+                found.instructed.update(
+                    (SessionKey(one.user, item.session), seq)
+                    for item in one.memories
+                    if item.type == INSTRUCTION
+                    for seq in item.sources
+                )
                 continue
             check_session(one, target.intake)
             key = SessionKey(one.user, one.session)
@@ -270,8 +292,15 @@ def _validate(reader: ExportReader, find_target: FindTarget) -> _Contents:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-async def import_session(target: TransferParts, export: SessionExport, key: SessionKey) -> int:
+async def import_session(
+    target: TransferParts,
+    export: SessionExport,
+    key: SessionKey,
+    instructed: Collection[tuple[SessionKey, int]] = (),
+) -> int:
     """Create the session `key` from `export`; returns the number of messages.
+
+    What its messages ask for is noticed, as when they are appended; not of `instructed` messages.
 
     Raises:
         InvalidInput, InvalidMessage: see `check_session`; or the session has messages already.
@@ -279,11 +308,22 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
     blocks = target.indexed_blocks(key)
-    adopt = await compute_in_thread(_adopt_message, target.intake, export, blocks)
+    notice = target.instructions
+
+    def prepare() -> tuple[Adopt, Sequence[MemoryItem]]:
+        adopt = _adopt_message(target.intake, export, blocks)
+        if notice is None:
+            return adopt, ()
+        said = [(one, one.seq) for one in adopt.entries if (key, one.seq) not in instructed]
+        return adopt, notice.find(key, said)
+
+    adopt, items = await compute_in_thread(prepare)
     entries, blobs = take_blobs(adopt.entries)
     adopt = msgspec.structs.replace(adopt, entries=entries)
     async with target.journal.attachments.storing(key.user, key.session, blobs):
         count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
+    if notice is not None and items:
+        await notice.record_imported(key, items)
     return count
 
 
@@ -490,7 +530,8 @@ async def _import_all(
     async def take(one: Exported) -> int:
         if isinstance(one, UserExport):
             return await _adopt_user(find_target(one.user), one)
-        return await import_session(find_target(one.user), one, SessionKey(one.user, one.session))
+        key = SessionKey(one.user, one.session)
+        return await import_session(find_target(one.user), one, key, contents.instructed)
 
     async def take_all(chunk: Sequence[Exported]) -> None:
         nonlocal sessions, messages, users, memories, done
@@ -580,12 +621,17 @@ def import_session_item(intake: Intake, item: StateItem) -> StateItem:
 def import_memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
     """The memory, redacted and counted again; it gets a new id if its text changes."""
     text = _redact(intake, item.content)
+    metadata = item.metadata
+    if item.type == INSTRUCTION and metadata and intake.redact is not None:
+        named = redact_metadata(msgspec.json.decode(metadata), intake.redact)
+        metadata = check_metadata(named)
     own = item.key or item.revision or item.topic  # its id does not come from its text
     id_ = item.id if own or text == item.content else memory_id(user, item.agent, text)
     return msgspec.structs.replace(
         item,
         id=id_,
         content=text,
+        metadata=metadata,
         tokens=intake.counter.count(dated_line(item.created_us, text)),
         revision=min(item.revision, 1),  # below all that the user's actor gives from now on
     )

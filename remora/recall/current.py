@@ -8,9 +8,10 @@ fact that was extracted is there as long as one of its messages is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,6 +22,9 @@ from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, Journal
 from remora.storage.records import MemoryItem
 from remora.storage.standings import FactStanding, find_standings, holds
+
+FindWithdrawn: TypeAlias = Callable[[str], Awaitable[Mapping[tuple[str, int], str]]]
+"""From a user to messages, by session and number, and the id of what took each back."""
 
 _NOT_RECORDED = frozenset({"message", "summary", BLOCK_TYPE})
 _IN_THREAD = 500  # memories from which on comparing them is a thread's work
@@ -37,10 +41,12 @@ class CurrentMemories:
 
     Args:
         journal: has the memories.
+        withdrawn: finds a user's messages whose instructions hold no more; None to look for none.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, withdrawn: FindWithdrawn | None = None) -> None:
         self._journal = journal
+        self._withdrawn = withdrawn
 
     async def __call__(
         self,
@@ -66,6 +72,7 @@ class CurrentMemories:
         found = list(found)
         if not as_found:
             found = await self._name_messages(user, found)
+            found = await self._mark_withdrawn(user, found)
         large = len(found) >= _IN_THREAD
         ids = await run_in_thread_if(large, _recorded_ids, found)
         if not ids:
@@ -91,6 +98,21 @@ class CurrentMemories:
             ]
 
         return await run_in_thread_if(len(found) >= _IN_THREAD, name)
+
+    async def _mark_withdrawn(self, user: str, found: list[Memory]) -> list[Memory]:
+        """The memories; messages that ask for what holds no more say what took it back."""
+        if self._withdrawn is None or not any(one.role == "user" for one in found):
+            return found
+        takers = await self._withdrawn(user)
+        if not takers:
+            return found
+        probe("withdrawn_message_marked")
+        return [
+            msgspec.structs.replace(one, superseded_by=takers[one.session, one.seq])
+            if one.type == "message" and (one.session, one.seq) in takers
+            else one
+            for one in found
+        ]
 
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
         """Return the ids of the recorded memories in `rows` whose text is current."""

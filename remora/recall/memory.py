@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from remora.ids import topic_of_fact
+from remora.languages.instructions import Noticed, find_takers
 from remora.messages import plain_name, quote
 from remora.recall.quotes import recalled_text
 from remora.recall.ranking import Ranked, Ranking
 from remora.runtime.threads import run_in_thread
+from remora.storage.standings import WITHDRAWS
 
 _ALWAYS = 16  # memories, however relevant: words alone do not tell that nothing is
 _ENOUGH = 0.5  # of a question, as `Ranking.coverage` says it
@@ -54,7 +57,8 @@ class Memory(msgspec.Struct, frozen=True):
         sources: of a fact that was extracted, the numbers of the messages of `session` that it
             rests on; empty for anything else.
         superseded_by: the id of the newer fact that took its place; empty if it holds. `recall`
-            leaves such facts out.
+            leaves such facts out. Of a message with an instruction, the id of what took that
+            back, or replaced it.
     """
 
     text: str
@@ -92,7 +96,8 @@ class Memory(msgspec.Struct, frozen=True):
         name = plain_name(self.speaker, self.role) if said and self.speaker else ""
         if name and name.casefold() != self.role:
             label = f"{label} {name}"
-        return f"({self.created_at.day} {self.created_at:%B %Y}) {label}: {quote(self.text)}"
+        line = f"({self.created_at.day} {self.created_at:%B %Y}) {label}: {quote(self.text)}"
+        return f"{line} (what it asks for no longer holds)" if said and self.superseded_by else line
 
 
 class FoundMemories:
@@ -195,8 +200,19 @@ def make_memory(found: Ranked) -> Memory:
 
 
 def newest_that_hold(memories: Iterable[Memory]) -> list[Memory]:
-    """Of memories, oldest first, those whose place no newer one took, newest first."""
-    return [one for one in memories if not one.superseded_by][::-1]
+    """Of instructions, oldest first, those that hold, newest first."""
+    newest = list(memories)[::-1]
+    noticed = [
+        Noticed(topic_of_fact(one.id), one.text, (one.session, one.sources), _withdraws(one))
+        for one in newest
+    ]
+    pairs = zip(newest, find_takers(noticed), strict=True)
+    return [one for one, taker in pairs if taker is None and not one.superseded_by]
+
+
+def _withdraws(instruction: Memory) -> str | None:
+    named = instruction.metadata.get(WITHDRAWS)
+    return named if isinstance(named, str) else None
 
 
 def quote_memories(memories: Iterable[Memory]) -> str:

@@ -7,7 +7,7 @@ ends. Later appends of the session wait behind it, so that they stay in order.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -21,7 +21,7 @@ from remora.actors.session.messages import Append, Replace
 from remora.actors.user.messages import DeleteMemories, TakeInstructions
 from remora.errors import OverdraftReached, RedactionFailed, RemoraError
 from remora.ids import SessionKey, UserKey, fact_id, topic_id
-from remora.languages.instructions import find_instructions, may_instruct
+from remora.languages.instructions import find_instructions, is_withdrawn, may_instruct
 from remora.logging import get_logger
 from remora.messages import Entry, Receipt, dated_line, decode_chat, said_text
 from remora.runtime.clock import Clock
@@ -34,7 +34,12 @@ from remora.services.intake import UNCOUNTED, CountingThread
 from remora.storage.attachments import Attachments, take_blobs
 from remora.storage.ports import Journal
 from remora.storage.records import INSTRUCTION, MemoryItem
-from remora.storage.standings import find_standings, holds
+from remora.storage.standings import (
+    WITHDRAWS,
+    InstructionStanding,
+    as_noticed,
+    find_instructions_standing,
+)
 from remora.tokens import TokenCounter
 
 _PAUSE_S = 0.02  # a job that is not known is about to start, or a dead letter
@@ -247,6 +252,7 @@ def _in_vain(line: _Line) -> OverdraftReached:
 # newest holds.
 
 _logger = get_logger(__name__)
+_MOST_AT_ONCE = 500  # instructions: an actor's 10 ms
 _MOST_KNOWN = 100_000  # users of whom it is known that they gave none: 10 MB
 
 
@@ -282,7 +288,7 @@ class Instructions:
         *,
         replaced: bool = False,
     ) -> None:
-        """Record what messages that are stored ask for.
+        """Record what messages that are stored ask for, or take back.
 
         If that fails, the messages are stored all the same; an append that is repeated under its
         key records it then.
@@ -293,61 +299,146 @@ class Instructions:
             receipt: theirs.
             replaced: they may have taken the place of others, whose instructions go.
         """
-        items = [
-            item
-            for entry, seq in zip(entries, receipt.seqs, strict=False)
-            if entry.role == "user" and may_instruct(entry.chat)
-            for item in self._find(key, entry, seq)
-        ]
+        items: Sequence[MemoryItem]
+        items = self.find(key, zip(entries, receipt.seqs, strict=False))
         if not items and not replaced:
             return
         try:
             if replaced:
                 await self._withdraw(key, set(receipt.seqs), {item.id for item in items})
-            if receipt.duplicate and await self._journal.removed_messages(
-                key.user, {(key.session, seq) for seq in receipt.seqs}
-            ):
-                return
-            if items:
-                await self._tell(UserKey(key.user), TakeInstructions(tuple(items)))
+            if receipt.duplicate:
+                items = await self._not_recorded(key, receipt, items)
+            await self.record(key.user, await self._without_vain(key.user, items))
         except RemoraError as e:
-            probe("instructions_not_noticed")
-            _logger.warning("instructions_not_noticed", session=key, error=type(e).__name__)
+            self._warn(key, e)
         self.note_change(key.user)
+
+    def find(self, key: SessionKey, messages: Iterable[tuple[Entry, int]]) -> list[MemoryItem]:
+        """Return what messages, each with its number, ask for, or take back."""
+        return [
+            item
+            for entry, seq in messages
+            if entry.role == "user" and may_instruct(entry.chat)
+            for item in self._find(key, entry, seq)
+        ]
+
+    async def record_imported(self, key: SessionKey, items: Sequence[MemoryItem]) -> None:
+        """Record what messages that were imported ask for, or take back.
+
+        If that fails, the messages are stored all the same.
+        """
+        try:
+            await self.record(key.user, items)
+        except RemoraError as e:
+            self._warn(key, e)
+
+    async def record(self, user: str, items: Sequence[MemoryItem]) -> None:
+        """Record instructions; those that are recorded already stay as they are.
+
+        Raises:
+            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
+        """
+        for start in range(0, len(items), _MOST_AT_ONCE):
+            some = tuple(items[start : start + _MOST_AT_ONCE])
+            await self._tell(UserKey(user), TakeInstructions(some))
+        self.note_change(user)
+
+    async def copy(self, key: SessionKey, copy: SessionKey, seqs: Mapping[int, int]) -> None:
+        """Record for the copy of a session what is recorded for the session's messages.
+
+        Args:
+            key: the session.
+            copy: the copy, of the same user.
+            seqs: the numbers that the messages have in the copy, by those of the session.
+        """
+        items = [
+            msgspec.structs.replace(
+                item,
+                id=fact_id(item.topic, copy.user, copy.session, seqs[item.sources[-1]], item.id),
+                session=copy.session,
+                sources=tuple(seqs[seq] for seq in item.sources),
+            )
+            for item in await self._journal.facts(key.user, session=key.session)
+            if item.type == INSTRUCTION and item.sources and seqs.keys() >= set(item.sources)
+        ]
+        await self.record(key.user, items)
+
+    async def _not_recorded(
+        self, key: SessionKey, receipt: Receipt, items: Sequence[MemoryItem]
+    ) -> Sequence[MemoryItem]:
+        """The items of messages that are there, and of which nothing was recorded."""
+        places = {(key.session, seq) for seq in receipt.seqs}
+        if await self._journal.removed_messages(key.user, places):
+            return ()
+        there = await self._journal.facts(key.user, session=key.session)
+        recorded = {seq for one in there if one.type == INSTRUCTION for seq in one.sources}
+        return [item for item in items if recorded.isdisjoint(item.sources)]
+
+    async def _without_vain(self, user: str, items: Sequence[MemoryItem]) -> Sequence[MemoryItem]:
+        """The items without those that would take nothing back."""
+        subjects = [as_noticed(item).withdraws for item in items]
+        if not any(subjects):
+            return items
+        held = await self.get(user)
+        return [
+            item
+            for item, subject in zip(items, subjects, strict=True)
+            if not subject or any(is_withdrawn(one.content, subject) for one in held)
+        ]
 
     async def _withdraw(self, key: SessionKey, seqs: set[int], kept: set[str]) -> None:
         """Delete instructions that these messages gave before they were changed."""
+        if key.user in self._without:
+            return
         gone = [
             item.id
-            for item in await self._read(key.user)
-            if item.session == key.session and seqs.issuperset(item.sources) and item.id not in kept
+            for item in await self._journal.facts(key.user, session=key.session)
+            if item.type == INSTRUCTION and seqs.issuperset(item.sources) and item.id not in kept
         ]
         if gone:
             await self._tell(UserKey(key.user), DeleteMemories(tuple(gone), None))
 
     async def get(self, user: str) -> Sequence[MemoryItem]:
-        """A user's instructions that hold, newest first.
+        """Of a user's newest instructions, `MOST_INSTRUCTIONS`, those that hold, newest first.
+
+        A user without any is asked for once.
 
         Raises:
             StorageError: the journal cannot be read.
         """
-        items = await self._read(user)
-        if not items:
-            return ()
-        standings = await find_standings(self._journal, user, items)
-        return [item for item in reversed(items) if holds(item, standings)]
+        return [one.item for one in await self._read(user) if not one.withdrawn_by]
 
-    async def _read(self, user: str) -> Sequence[MemoryItem]:
-        """All of a user's instructions, oldest first; of a user without any it asks once."""
+    async def withdrawn(self, user: str) -> Mapping[tuple[str, int], str]:
+        """Messages of which no instruction holds any more, and the id of what took it back.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        holding: set[tuple[str, int]] = set()
+        takers: dict[tuple[str, int], str] = {}
+        for one in await self._read(user):
+            if not as_noticed(one.item).withdraws:
+                places = [(one.item.session, seq) for seq in one.item.sources]
+                if one.withdrawn_by:
+                    takers.update(dict.fromkeys(places, one.withdrawn_by))
+                else:
+                    holding.update(places)
+        return {place: taker for place, taker in takers.items() if place not in holding}
+
+    async def _read(self, user: str) -> Sequence[InstructionStanding]:
         if user in self._without:
             return ()
         changes = self._changes
-        items = [one for one in await self._journal.facts(user) if one.type == INSTRUCTION]
-        if not items and changes == self._changes:
+        found = await find_instructions_standing(self._journal, user)
+        if not found and changes == self._changes:
             if len(self._without) == _MOST_KNOWN:
                 self._without.clear()
             self._without.add(user)
-        return items
+        return found
+
+    def _warn(self, key: SessionKey, error: RemoraError) -> None:
+        probe("instructions_not_noticed")
+        _logger.warning("instructions_not_noticed", session=key, error=type(error).__name__)
 
     def note_change(self, user: str) -> None:
         """The user's memories changed, or may have."""
@@ -361,13 +452,10 @@ class Instructions:
             return []  # one of several people speaks
         items = []
         for one in find_instructions(said_text(entry, chat)):
-            text = one.text
-            if self._redact is not None:
-                try:
-                    text = redact_text(text, self._redact).strip()
-                except RedactionFailed:
-                    continue
-            if text:
+            text, metadata = self._redacted(one.text), ""
+            if one.withdraws and (subject := self._redacted(one.withdraws)):
+                metadata = msgspec.json.encode({WITHDRAWS: subject}).decode()
+            if text and bool(metadata) == bool(one.withdraws):
                 topic = topic_id(key.user, "", 0, one.about)
                 items.append(
                     MemoryItem(
@@ -379,8 +467,18 @@ class Instructions:
                         importance=DEFAULT_IMPORTANCE,
                         created_us=entry.at_us,
                         tokens=self._counter.count(dated_line(entry.at_us, text)),
+                        metadata=metadata,
                         sources=(seq,),
                         topic=topic,
                     )
                 )
         return items
+
+    def _redacted(self, text: str) -> str:
+        """The text as the journal may have it; empty if the hook fails."""
+        if self._redact is None:
+            return text
+        try:
+            return redact_text(text, self._redact).strip()
+        except RedactionFailed:
+            return ""

@@ -19,6 +19,7 @@ from remora.recall.attached import attach_all
 from remora.recall.recall import Recall
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.registry import ActorRegistry
+from remora.services.appending import Instructions
 from remora.storage.lookups import EarlierBuffer
 from remora.storage.ports import (
     Journal,
@@ -195,6 +196,7 @@ class LocalArchive:
         actors: what knows the present state.
         recall: None if long-term memory is switched off.
         embedder: None if there is none.
+        instructions: of users; None where none are noticed.
     """
 
     def __init__(
@@ -203,7 +205,9 @@ class LocalArchive:
         actors: ActorRegistry,
         recall: Recall | None,
         embedder: CachingEmbedder | None,
+        instructions: Instructions | None = None,
     ) -> None:
+        self._instructions = instructions
         self._journal = journal
         self._actors = actors
         self._recall = recall
@@ -371,6 +375,9 @@ class LocalArchive:
                 entries = await self._journal.read(key, 1, at, at=at)
             adopt = await run_in_thread_if(are_long(entries), _copy, view, earlier, entries, at)
             await self._actors.ask(copy, adopt)
+        if self._instructions is not None:
+            seqs = {entry.seq: number for number, entry in enumerate(entries, start=1)}
+            await self._instructions.copy(key, copy, seqs)
 
 
 def _copy(view: SessionView, earlier: EarlierBuffer, entries: Sequence[Entry], at: int) -> Adopt:

@@ -18,7 +18,7 @@ import anyio.abc
 import msgspec
 
 from remora.actors.session.messages import Remove, Removed
-from remora.actors.user.messages import DeleteMemories, ExpireSynopsis
+from remora.actors.user.messages import DeleteMemories, ExpireSynopsis, TakeInstructions
 from remora.errors import InvalidInput, NotFound, RemoraError
 from remora.ids import SessionKey, UserKey
 from remora.jobs.facts import remove_unsupported
@@ -37,7 +37,8 @@ from remora.storage.erasure_notes import (
     describe_failure,
 )
 from remora.storage.ports import Erasure, Journal
-from remora.storage.records import DiscardSpec, RecordSpec, UnflushSpec
+from remora.storage.records import INSTRUCTION, DiscardSpec, MemoryItem, RecordSpec, UnflushSpec
+from remora.storage.standings import trace_of
 
 _logger = get_logger(__name__)
 _PAUSE_S = 60.0  # before what could not be erased is tried again
@@ -144,7 +145,9 @@ class Deleter:
                     self._registry.post(UserKey(request.user), ExpireSynopsis())
                 if rest:
                     message = DeleteMemories(tuple(rest), request.agent)
+                    asked_for = await self._instructions(request.user, rest)
                     gone: Sequence[str] = await self._registry.ask(UserKey(request.user), message)
+                    await self._leave_traces(request.user, asked_for, gone)
                     deleted += len(gone)
                     missing += [one for one in rest if one not in gone]
         finally:
@@ -160,6 +163,20 @@ class Deleter:
         by_us = self._pending.get(owner, self._now_us()) + self._within_us
         erased_by = datetime.fromtimestamp(by_us / 1_000_000, UTC)
         return DeletionReceipt(deleted, tuple(missing), erased_by)
+
+    async def _instructions(self, user: str, ids: Sequence[str]) -> list[MemoryItem]:
+        """Return those of the memories that are instructions which a message gave."""
+        items = await self._journal.memories(user, ids)
+        return [item for item in items if item.type == INSTRUCTION and item.sources]
+
+    async def _leave_traces(
+        self, user: str, items: Sequence[MemoryItem], gone: Sequence[str]
+    ) -> None:
+        """Note that the messages of instructions that are gone hold no more."""
+        now_us = self._now_us()
+        traces = tuple(trace_of(item, user, now_us) for item in items if item.id in gone)
+        if traces:
+            await self._registry.ask_control(UserKey(user), TakeInstructions(traces))
 
     async def _remove(self, request: DeletionRequest, session: str, ids: Sequence[str]) -> Removed:
         key = SessionKey(request.user, session)

@@ -24,6 +24,7 @@ from remora.runtime.actor import Asked, Reply
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.threads import HomeLoop
+from remora.services.appending import Instructions
 from remora.services.archive import Followed, SessionStatistics, UserStatistics
 from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
@@ -279,6 +280,7 @@ class TransferParts(msgspec.Struct, frozen=True):
         import_bytes: what one session, or one user, may take in an import of compressed files.
         indexed_blocks: names of a session's memory blocks whose rows can be made again from the
             journal.
+        instructions: of users; None where none are noticed.
     """
 
     journal: Journal
@@ -287,6 +289,7 @@ class TransferParts(msgspec.Struct, frozen=True):
     working_bytes: int
     import_bytes: int
     indexed_blocks: Callable[[SessionKey], Collection[str]]
+    instructions: Instructions | None = None
 
 
 def long_term_is_off() -> InvalidInput:

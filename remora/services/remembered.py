@@ -14,7 +14,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.services.metadata import MetadataFilter
 from remora.storage.ports import Journal, Scope
 from remora.storage.records import INSTRUCTION, MemoryItem
-from remora.storage.standings import find_standings
+from remora.storage.standings import find_standings, is_trace
 
 _CHUNK = 500  # memories that are read at once
 _IN_THREAD = 50  # memories from which on reading their metadata is a thread's work
@@ -64,7 +64,7 @@ class Remembered:
     async def memory(self, user: str, id_: str, agent: str | None) -> Memory | None:
         """One memory; None if there is none, or it is another agent's."""
         for item in await self._journal.memories(user, [id_]):
-            if agent in {None, item.agent}:
+            if agent in {None, item.agent} and not is_trace(item):
                 return next(iter(await self._memories(user, [item])), None)
         return None
 
@@ -109,5 +109,6 @@ def _select(items: Sequence[MemoryItem], page: MemoryPage) -> list[MemoryItem]:
         if scope.session in {None, item.session}
         and scope.agent in {None, item.agent}
         and (item.type in scope.types if scope.types else item.type != INSTRUCTION)
+        and not is_trace(item)
         and page.where.matches(item.metadata)
     ]

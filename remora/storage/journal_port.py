@@ -242,6 +242,13 @@ class Journal(Log, Protocol):
         """A user's extracted facts, oldest first: those of a session, or of these topics."""
         ...
 
+    async def instructions(self, user: str, *, limit: int) -> Sequence[MemoryItem]:
+        """The user's newest memories of the type `INSTRUCTION`, newest first.
+
+        Of each topic it returns the three newest, and it looks at the newest ``4 * limit``.
+        """
+        ...
+
     async def removed_messages(
         self, user: str, messages: Collection[tuple[str, int]]
     ) -> Collection[tuple[str, int]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from remora.ids import SessionKey, message_id, message_number
+from remora.ids import SessionKey, message_id, message_number, topic_of_fact
 from remora.messages import Entry
 from remora.storage.records import (
     ENTRY_KIND,
+    INSTRUCTION,
     EntryFlushSpec,
     MemoryItem,
     StateItem,
@@ -37,10 +39,13 @@ __all__ = [
     "entry_ranges",
     "ids_by_place",
     "messages_by_id",
+    "newest_instructions",
     "numbered_ids",
     "select_facts",
 ]
 
+
+_MOST_OF_TOPIC = 3  # that `Journal.instructions` returns
 
 RAREST = 1_000_000
 """What a word of one message counts in `Journal.find_unindexed`; of n messages, the n-th part."""
@@ -212,6 +217,19 @@ def select_facts(
         for one in memories
         if one.topic and session in {None, one.session} and (topics is None or one.topic in topics)
     ]
+
+
+def newest_instructions(memories: Sequence[MemoryItem], limit: int) -> list[MemoryItem]:
+    """Return of all memories, oldest first, those of `Journal.instructions`."""
+    found = [one for one in reversed(memories) if one.type == INSTRUCTION]
+    found = sorted(found, key=lambda one: -one.created_us)[: 4 * limit]
+    counts: Counter[str] = Counter()
+    newest = []
+    for one in found:
+        counts[topic_of_fact(one.id)] += 1
+        if counts[topic_of_fact(one.id)] <= _MOST_OF_TOPIC:
+            newest.append(one)
+    return newest[:limit]
 
 
 def messages_by_id(found: Iterable[StoredMessage]) -> dict[str, StoredMessage]:

@@ -119,6 +119,7 @@ async def _answers(journal: Journal, number: int) -> dict[str, Any]:
         list(await journal.facts("alice", topics=topics)),
         list(await journal.facts("alice", session="chat", topics=["none"])),
     ]
+    found["instructions"] = [list(await journal.instructions("alice", limit=n)) for n in (1, 100)]
     found["jobs"] = list(await journal.jobs())
     found["dead"] = list(await journal.jobs(dead=True))
     found["jobs of alice"] = list(await journal.user_jobs("alice"))

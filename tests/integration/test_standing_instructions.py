@@ -199,3 +199,128 @@ async def test_it_is_off_by_a_setting(tmp_path: Path) -> None:
         await ada.session("one").append(user("Always answer in French."))
         assert await ada.instructions() == []
         assert not shown(await ada.session("one").load())
+
+
+# -- what takes an instruction back ----------------------------------------------------------------
+
+
+async def test_what_a_user_takes_back_leaves_contexts_and_is_marked_where_recalled(
+    tmp_path: Path,
+) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        first = ada.session("one")
+        await first.append([user("Never use emojis."), user("Always answer in French.")])
+        await ada.session("two").append(user("Forget what I said about emojis."))
+        assert [one.text for one in await ada.instructions()] == ["Always answer in French."]
+        other = ada.session("three")
+        await other.append(user("Hello"))
+        context = await other.load(query="May I see emojis?")
+        assert "emojis" not in shown(context)
+        (recalled,) = [one for one in context.memories if one.text == "Never use emojis."]
+        assert recalled.superseded_by
+        assert '"Never use emojis." (what it asks for no longer holds)' in str(context.messages)
+        (found,) = [one for one in await ada.recall("answer in French") if "French" in one.text]
+        assert not found.superseded_by
+        await other.append(user("Never use emojis."))
+        assert len(await ada.instructions()) == 2
+
+
+async def test_what_takes_back_goes_with_its_message(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        await session.append(user("Never use emojis."))
+        receipt = await session.append(user("You can use emojis again."))
+        assert await ada.instructions() == []
+        assert not shown(await session.load())
+        await session.delete(receipt.ids[0])
+        assert [one.text for one in await ada.instructions()] == ["Never use emojis."]
+        assert "emojis" in shown(await session.load())
+
+
+async def test_what_takes_nothing_back_is_not_recorded(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        await ada.session("one").append([user("Never use emojis."), user("Never mind the rain.")])
+        found = await ada.remembered(types="instruction")
+        assert [one.text for one in found] == ["Never use emojis."]
+
+
+async def test_a_deleted_instruction_is_marked_where_its_message_is_recalled(
+    tmp_path: Path,
+) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        await session.append(user("Never use emojis."), key="k")
+        (noticed,) = await ada.instructions()
+        await ada.delete(noticed.id)
+        await session.append(user("Never use emojis."), key="k")  # a client that tries again
+        assert await ada.instructions() == []
+        assert await ada.remembered(types="instruction") == []
+        (found,) = await ada.recall("emojis")
+        assert found.superseded_by
+        context = await ada.session("two").load(query="emojis")
+        assert "no longer holds" in str(context.messages)
+    checked = await verify(tmp_path, Config())
+    assert checked.clean, checked
+
+
+async def test_the_newest_of_each_matter_are_in_a_context_of_many(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        await session.append([user(f"Always mention river {n} by its name.") for n in range(400)])
+        await session.append([user("Always answer in French.") for _ in range(200)])
+        context = await ada.session("two").load(query="Hello", max_tokens=30_000)
+        text = shown(context)
+        assert text.count("French") == 1
+        assert "river 399 " in text
+        assert "river 340 " in text
+        assert "river 0 " not in text
+
+
+async def test_a_fork_has_the_instructions_of_its_messages(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        receipt = await session.append([user("Never use emojis."), user("Call me Theo.")])
+        (theo,) = [one for one in await ada.instructions() if "Theo" in one.text]
+        await ada.delete(theo.id)
+        await session.fork("two")
+        assert [one.text for one in await ada.instructions()] == ["Never use emojis."]
+        await session.delete(receipt.ids)
+        assert [one.text for one in await ada.instructions()] == ["Never use emojis."]
+        assert shown(await ada.session("two").load()).count("emojis") == 1
+        await ada.session("two").append(user("Forget what I said about emojis."))
+        assert await ada.instructions() == []
+
+
+async def test_an_import_has_the_instructions_of_its_messages(tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "a") as runtime:
+        ada = runtime.user("ada")
+        session = ada.session("one")
+        hello = await session.append(user("Hello"))
+        await session.append([user("Never use emojis."), user("Call me Theo.")])
+        await session.append(user("Always use tabs."))
+        await session.append(user("Forget what I said about tabs."))
+        receipt = await session.append(user("Never suggest meat."))
+        texts = {one.text: one.id for one in await ada.instructions()}
+        await ada.delete(texts["Call me Theo."])
+        await ada.update_memory(texts["Never use emojis."], "Never use emojis at work.")
+        await session.delete([receipt.ids[0], hello.ids[0]])
+        await runtime.export(tmp_path / "a.jsonl")
+        (exported,) = await runtime.user("ada").instructions()
+        whole = await session.export()
+    async with Runtime(tmp_path / "b") as runtime:
+        await runtime.import_(tmp_path / "a.jsonl")
+        ada = runtime.user("ada")
+        assert [one.text for one in await ada.instructions()] == ["Never use emojis at work."]
+        assert exported.text == "Never use emojis at work."
+        found = {one.text: one.superseded_by for one in await ada.recall("tabs")}
+        assert found["Always use tabs."]
+        bob = runtime.user("bob")
+        await bob.import_session(whole)
+        texts = {one.text: one.id for one in await bob.instructions()}
+        assert set(texts) == {"Never use emojis.", "Call me Theo."}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remora.languages.instructions import find_instructions, may_instruct
+from remora.languages.instructions import find_instructions, is_withdrawn, may_instruct
 
 
 def encoded(text: str) -> bytes:
@@ -169,3 +169,94 @@ def test_instructions_about_one_matter(older: str, newer: str) -> None:
 def test_a_message_has_three_at_most() -> None:
     text = "\n".join(f"Always mention town number {number}." for number in range(9))
     assert len(find_instructions(text)) == 3
+
+
+TAKEN_BACK = [
+    ("Never use emojis.", "Forget what I said about emojis."),
+    ("Never use emojis.", "You can use emojis again."),
+    ("Never use emojis.", "Emojis are fine again."),
+    ("Never use emojis.", "Please ignore my rule about emojis"),
+    ("Never use emojis.", "Never mind the emojis."),
+    ("Always answer me in British English.", "Never mind the British English."),
+    (
+        "Always answer me in British English.",
+        "You don't have to answer in British English anymore.",
+    ),
+    ("Always answer me in British English.", "You no longer need to write in British English."),
+    (
+        "Always answer me in British English.",
+        "never mind what i said about British English, always use American spelling",
+    ),
+    ("I'm allergic to peanuts!", "Forget what I said about the peanut allergy."),
+    ("I'm vegetarian.", "I'm no longer vegetarian."),
+    ("I'm vegetarian.", "I'm not a vegetarian any more"),
+    ("Always use bullet points.", "Forget what I asked for about bullet points in emails"),
+    ("Antworte mir bitte immer auf Deutsch.", "Vergiss, was ich über Deutsch gesagt habe."),
+    ("Antworte mir bitte immer auf Deutsch.", "Du musst nicht mehr auf Deutsch antworten."),
+    ("Bitte verwende keine Emojis.", "Vergiss das mit den Emojis."),
+    ("Bitte verwende keine Emojis.", "Du darfst wieder Emojis verwenden."),
+    ("Bitte verwende keine Emojis.", "Das mit den Emojis hat sich erledigt."),
+    ("Bitte verwende keine Emojis.", "Vergiss bitte, was ich zu Emojis gesagt habe."),
+    ("Réponds toujours en français.", "Oublie ce que j'ai dit sur le français."),
+    ("Réponds toujours en français.", "Tu n'as plus besoin de répondre en français."),
+    ("S'il te plaît, ne m'envoie pas de liens.", "Oublie ce que j'ai dit à propos des liens."),
+    ("S'il te plaît, ne m'envoie pas de liens.", "Tu peux de nouveau envoyer des liens."),
+    ("Por favor, no uses emojis.", "Olvida lo que dije sobre los emojis."),
+    ("Por favor, no uses emojis.", "Ya puedes usar emojis."),
+    ("Por favor, no uses emojis.", "Puedes usar emojis otra vez."),
+    ("Responde siempre en español.", "Ya no hace falta que respondas en español."),
+    ("Rispondi sempre in italiano.", "Dimentica quello che ho detto sull'italiano."),
+    ("Rispondi sempre in italiano.", "Non devi più rispondere in italiano."),
+    ("Por favor, não use gírias.", "Esqueça o que eu disse sobre gírias."),
+    ("Por favor, não use gírias.", "Pode usar gírias de novo."),
+    ("Por favor, não use gírias.", "Você não precisa mais evitar gírias."),
+    ("Antwoord altijd in het Nederlands.", "Vergeet wat ik over Nederlands zei."),
+    ("Antwoord altijd in het Nederlands.", "Je hoeft niet meer in het Nederlands te antwoorden."),
+    ("Svara alltid på svenska.", "Glöm vad jag sa om svenska."),
+    ("Svara alltid på svenska.", "Du behöver inte längre svara på svenska."),
+    ("Lütfen bana her zaman Türkçe cevap verin.", "Türkçe hakkında söylediklerimi unut."),
+    ("Пожалуйста, не используй смайлики.", "Забудь, что я говорил про смайлики."),
+    ("Пожалуйста, не используй смайлики.", "Можешь снова использовать смайлики."),
+    ("絵文字は使わないでください。", "絵文字の件は忘れてください。"),
+    ("絵文字は使わないでください。", "絵文字について言ったことは忘れて。"),
+    ("絵文字は使わないでください。", "また絵文字を使っていいよ。"),
+    ("いつも敬語で話してください。", "もう敬語でなくていいです。"),
+    ("请不要用表情符号。", "忘了我说的关于表情符号的话。"),
+    ("请不要用表情符号。", "关于表情符号的要求取消。"),
+    ("请不要用表情符号。", "现在可以用表情符号了。"),
+    ("请永远用英文回答。", "不用再用英文回答了。"),
+    ("Never use emojis.", "Stop. Emojis are fine again."),
+]
+
+
+@pytest.mark.parametrize(("instruction", "later"), TAKEN_BACK)
+def test_what_a_later_sentence_takes_back(instruction: str, later: str) -> None:
+    (subject,) = [one.withdraws for one in find_instructions(later) if one.withdraws]
+    assert is_withdrawn(instruction, subject)
+    assert may_instruct(encoded(later))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "later"),
+    [
+        ("Never use emojis.", "Forget what I said about French."),
+        ("Always answer me in British English.", "You can answer in French again."),
+        ("I'm allergic to peanuts!", "I'm no longer allergic to milk."),
+        ("Always use bullet points.", "Never mind the points system"),
+        ("Bitte verwende keine Emojis.", "Vergiss das mit dem Termin."),
+        ("絵文字は使わないでください。", "会議の件は忘れてください。"),
+        ("Never use emojis.", "Do you remember what I said about emojis?"),
+        ("Never use emojis.", "I always forget emojis."),
+    ],
+)
+def test_what_takes_something_else_back_or_nothing(instruction: str, later: str) -> None:
+    subjects = [one.withdraws for one in find_instructions(later) if one.withdraws]
+    assert not any(is_withdrawn(instruction, one) for one in subjects)
+
+
+def test_a_sentence_may_take_one_back_and_give_another() -> None:
+    found = find_instructions("Never mind the British English, always use American spelling.")
+    assert [(one.text, one.withdraws) for one in found] == [
+        ("Never mind the British English, always use American spelling.", "british english"),
+        ("always use American spelling.", ""),
+    ]

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 class Unreadable(MemoryJournal):
-    """A journal whose facts cannot be read."""
+    """A journal whose instructions cannot be read."""
 
-    async def facts(self, *_: Any, **__: Any) -> Any:
+    async def instructions(self, *_: Any, **__: Any) -> Any:
         raise StorageError("the disk is gone")
 
 
@@ -34,7 +34,7 @@ async def test_a_message_is_stored_though_its_instruction_is_not() -> None:
     entry, _ = encode_message(user("Always answer in French."), now_us=0)
     receipt = Receipt((1,), ("a",))
     await instructions.notice(SessionKey("ada", "one"), [entry], receipt)
-    assert await instructions.get("ada") == ()
+    assert not await instructions.get("ada")
 
 
 async def test_a_context_does_without_what_cannot_be_read(tmp_path: Path) -> None:

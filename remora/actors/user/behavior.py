@@ -453,12 +453,13 @@ def record(
 
 
 def note_instructions(state: UserState, items: Sequence[MemoryItem]) -> Decision:
-    """Write instructions, which no job indexes."""
+    """Write instructions, which no job indexes; a profile may quote what they take back."""
     records = [
         *opening(state, items[0].created_us),
         Remembered(state.sid, tuple(items), ()),
     ]
-    return Decision(None, records, size=sum(len(item.content) for item in items))
+    decision = Decision(None, records, size=sum(len(item.content) for item in items))
+    return _expire_synopsis(state, decision) if any(item.metadata for item in items) else decision
 
 
 def _place(state: UserState, item: MemoryItem, known: Known, *, replace: bool) -> MemoryItem:

@@ -66,6 +66,7 @@ from remora.storage.lookups import (
     entry_ranges,
     ids_by_place,
     messages_by_id,
+    newest_instructions,
     numbered_ids,
     select_facts,
 )
@@ -373,6 +374,9 @@ class MemoryJournal(MemoryWriter):
         self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
     ) -> Sequence[MemoryItem]:
         return select_facts(await self.memories(user), session, topics)
+
+    async def instructions(self, user: str, *, limit: int) -> Sequence[MemoryItem]:
+        return newest_instructions(await self.memories(user), limit)
 
     async def removed_messages(
         self, user: str, messages: Collection[tuple[str, int]]

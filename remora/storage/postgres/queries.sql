@@ -156,6 +156,22 @@ WHERE s.user = :user AND s.session = '' AND m.details IS NOT NULL
                 WHERE m.id BETWEEN w.topic AND w.topic || 'g')
 ORDER BY m.number
 
+-- name: instructions
+SELECT {memory}
+FROM (
+    SELECT n.*, row_number() OVER (
+        PARTITION BY substr(n.id, 1, 16) ORDER BY n.created_us DESC, n.number DESC
+    ) AS place
+    FROM (
+        SELECT m.*
+        FROM remora.actors AS s JOIN remora.memories AS m ON m.sid = s.sid
+        WHERE s.user = :user AND s.session = '' AND m.type = 'instruction'::bytea
+        ORDER BY m.created_us DESC, m.number DESC LIMIT 4 * :limit::bigint
+    ) AS n
+) AS m
+WHERE m.place <= 3
+ORDER BY m.created_us DESC, m.number DESC LIMIT :limit::bigint
+
 -- name: removed_messages
 SELECT s.session, m.pos & {mask}
 FROM jsonb_array_elements(:places::jsonb) AS w (value)

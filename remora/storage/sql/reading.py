@@ -230,6 +230,9 @@ class JournalReader(ABC):
             )
         return [item for item in found if item.topic]
 
+    async def instructions(self, user: str, *, limit: int) -> Sequence[MemoryItem]:
+        return await self._memories("instructions", user, limit=limit)
+
     async def _memories(self, name: str, user: str, **parameters: Any) -> list[MemoryItem]:
         rows = await self.query(name, user=user, **parameters)
         try:

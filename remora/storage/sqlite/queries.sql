@@ -164,6 +164,25 @@ WHERE s.user = :user AND s.session = '' AND m.details IS NOT NULL
     AND (:session IS NULL OR m.session = :session)
 ORDER BY m.number
 
+-- name: instructions
+SELECT {memory}
+FROM memories AS m
+WHERE m.number IN (
+    SELECT number FROM (
+        SELECT number, created_us,
+            row_number() OVER (PARTITION BY substr(id, 1, 16) ORDER BY created_us DESC, number DESC)
+            AS place
+        FROM (
+            SELECT m.number, m.id, m.created_us
+            FROM actors AS s CROSS JOIN memories AS m ON m.sid = s.sid
+            WHERE s.user = :user AND s.session = '' AND m.type = 'instruction'
+            ORDER BY m.created_us DESC, m.number DESC LIMIT 4 * :limit
+        )
+    )
+    WHERE place <= 3 ORDER BY created_us DESC, number DESC LIMIT :limit
+)
+ORDER BY m.created_us DESC, m.number DESC
+
 -- name: removed_messages
 SELECT s.session, m.pos & {mask}
 FROM json_each(:places) AS w
