@@ -2,9 +2,9 @@
 
     python -m benchmarks.failures [NAME …] [--tries 5] [--seed 1]
 
-`tests.failures` has the failures: two `remora serve` with a lease of 2 s, started again
+`tests.failures.table` has the failures: two `remora serve` with a lease of 2 s, started again
 whenever they end, over a private PostgreSQL; a worker whose four sessions append, with keys and
-without, and load. All that they saw is judged (`tests.talk`). Some need root, and
+without, and load. All that they saw is judged (`tests.failures.talk`). Some need root, and
 are not run without.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.failures import FAILURES, Found
+from tests.failures.table import FAILURES, Found
 
 _HEAD = (
     "| failure | tries | seconds until service | another owner | acknowledged | lost (told) "

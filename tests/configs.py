@@ -1,4 +1,4 @@
-"""Configurations of tests that need neither models nor vocabularies."""
+"""Configurations of tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import Any
 
 from remora import Config
 
-__all__ = ["LEAN", "LEAN_ENVIRONMENT", "LEAN_TREE", "PLAIN", "PLAIN_TREE", "poison"]
+__all__ = [
+    "LEAN",
+    "LEAN_ENVIRONMENT",
+    "LEAN_TREE",
+    "PLAIN",
+    "PLAIN_TREE",
+    "RECALLING",
+    "poison",
+]
 
 LEAN_TREE: dict[str, Any] = {
     "tokens": {"counter": "heuristic"},
@@ -27,6 +35,9 @@ LEAN_ENVIRONMENT = {
 PLAIN_TREE: dict[str, Any] = {**LEAN_TREE, "long_term": {"enabled": False}}
 PLAIN = Config.from_dict(PLAIN_TREE)
 """Sessions alone."""
+
+RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 600}})
+"""The installed defaults, with long-term memory: what an agent of a framework uses."""
 
 
 def poison(text: str) -> str:

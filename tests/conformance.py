@@ -24,7 +24,7 @@ from remora.adapters.recalled import stored_messages
 from remora.errors import InvalidMessage
 from remora.messages import split_tool_calls
 from remora.testing import HashEmbedder, ScriptedChatModel
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.workers import end_owner, write_config
 
 __all__ = [

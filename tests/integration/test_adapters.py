@@ -18,7 +18,7 @@ from remora.adapters.given import Conversation, find_session
 from remora.adapters.versions import TESTED, UntestedVersion, warn_if_untested
 from remora.client.session import ClientSession
 from remora.errors import InvalidInput, OwnerUnreachable
-from tests.agents import PLAIN
+from tests.configs import PLAIN
 from tests.conformance import late
 from tests.integration.test_client import connected
 

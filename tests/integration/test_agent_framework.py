@@ -34,7 +34,7 @@ from remora.adapters.agent_framework import (
 )
 from remora.errors import InvalidId, InvalidInput
 from remora.testing import HashEmbedder
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.conformance import (
     FLAT,
     THOUGHT,

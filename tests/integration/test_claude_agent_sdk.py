@@ -25,7 +25,7 @@ from remora import Runtime, blocking
 from remora.adapters.claude_agent_sdk import RemoraSessionStore
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.workers import end_owner, write_config
 
 pytestmark = pytest.mark.anyio

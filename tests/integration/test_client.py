@@ -32,7 +32,7 @@ from remora.rest.problems import Problem, describe
 from remora.runtime.clock import SystemClock
 from remora.testing import HashEmbedder
 from remora.testing.runtimes import outcome_of
-from tests.agents import RECALLING
+from tests.configs import RECALLING
 from tests.processes import free_port, http_server
 from tests.served import NOT_SERVED, WHO_RUNS_IT, Service, connected
 from tests.verbs import ERRORS, MORE, World, fill_world, public_members, said

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.failures import FAILURES
+from tests.failures.table import FAILURES
 from tests.workers import OWNERS
 
 pytestmark = [pytest.mark.anyio, *OWNERS]

@@ -31,7 +31,7 @@ from remora import Runtime
 from remora.adapters.google_adk import RemoraMemoryService, RemoraSessionService, chat_messages
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.conformance import Blocking, Call, Connected, Conversations, Given, look_at, parts_of
 
 pytestmark = [

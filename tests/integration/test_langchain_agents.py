@@ -13,7 +13,7 @@ import pytest
 from remora import BufferPolicy, Runtime, blocking
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import HashEmbedder, ScriptedChatModel
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.conformance import (
     THOUGHT,
     URL,

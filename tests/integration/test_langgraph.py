@@ -29,7 +29,7 @@ from remora.api.keyed_state import adapter_state
 from remora.errors import CommitFailed, InvalidInput, WrongLoop
 from remora.testing import FaultyJournal, HashEmbedder
 from remora.testing.faults import CommitFault
-from tests.agents import PLAIN, PLAIN_TREE, RECALLING
+from tests.configs import PLAIN, PLAIN_TREE, RECALLING
 from tests.workers import end_owner, write_config
 
 pytestmark = pytest.mark.anyio

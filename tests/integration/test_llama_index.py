@@ -43,7 +43,7 @@ from remora.adapters.llama_index_agents import (
     llama_messages,
 )
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
-from tests.agents import PLAIN
+from tests.configs import PLAIN
 from tests.conformance import (
     THOUGHT,
     URL,

@@ -15,7 +15,7 @@ from remora import BufferPolicy, Runtime
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage
 from remora.testing import FaultyJournal, HashEmbedder, ScriptedChatModel
 from remora.testing.faults import CommitFault
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.conformance import (
     FLAT,
     THOUGHT,

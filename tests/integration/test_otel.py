@@ -23,7 +23,7 @@ from remora.cluster.sharded import ShardedRuntime
 from remora.errors import InvalidInput, KeyConflict
 from remora.ids import user_key
 from remora.testing import HashEmbedder
-from tests.agents import PLAIN
+from tests.configs import PLAIN
 from tests.harness import user
 from tests.remote import Owner
 

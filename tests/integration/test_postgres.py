@@ -32,7 +32,7 @@ async def test_postgres(check: AccessCheck, cluster: Cluster) -> None:
 _SERVERS = """\
 import shutil, time
 from contextlib import ExitStack
-from tests.pgbouncer import running_pooler
+from tests.postgres.pooler import running_pooler
 from tests.postgres import running_cluster
 
 with ExitStack() as stack:

@@ -38,7 +38,7 @@ from remora.storage.postgres.owners import JournalOwner, read_owner, read_owners
 from tests.lease_owner import owner_process
 from tests.patience import until
 from tests.postgres import Cluster, open_journal
-from tests.postgres_proxy import running_proxy
+from tests.postgres.proxy import running_proxy
 from tests.processes import stop
 from tests.programs import run_command_aside
 

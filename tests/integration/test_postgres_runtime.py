@@ -37,9 +37,9 @@ from remora.storage.postgres.schema import FORMAT, MIGRATIONS
 from remora.storage.running import running_journal
 from remora.testing import HashEmbedder
 from tests.patience import until
-from tests.pgbouncer import running_pooler
 from tests.postgres import Cluster, open_journal, running_cluster
-from tests.postgres_proxy import running_proxy
+from tests.postgres.pooler import running_pooler
+from tests.postgres.proxy import running_proxy
 from tests.programs import run_command
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from pydantic_ai.tools import ToolDenied
 from remora import Runtime
 from remora.adapters.pydantic_ai import RemoraMemory, chat_messages, memory_tools, model_messages
 from remora.errors import InvalidInput
-from tests.agents import PLAIN
+from tests.configs import PLAIN
 from tests.conformance import (
     THOUGHT,
     URL,

@@ -19,7 +19,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from remora import Runtime
 from remora.rest.problems import Problem
-from tests.agents import PLAIN
+from tests.configs import PLAIN
 from tests.patience import until
 from tests.served import Service
 

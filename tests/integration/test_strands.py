@@ -30,7 +30,7 @@ from remora.adapters.strands import RemoraMemoryStore, RemoraSessionRepository
 from remora.adapters.strands_storage import RemoraStorage
 from remora.errors import InvalidId, InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import HashEmbedder
-from tests.agents import PLAIN, RECALLING
+from tests.configs import PLAIN, RECALLING
 from tests.conformance import Blocking, Call, Connected, Conversations, Given, parts_of
 
 pytestmark = [

@@ -23,8 +23,8 @@ from tests.checker.players import Player
 from tests.checker.programs import Kind, Program
 from tests.checker.rest import check_at_rest
 from tests.checker.shrinking import Case, counterexample
+from tests.checker.strategies import programs
 from tests.harness import LoopClock
-from tests.strategies import programs
 
 CONFIG = Config.from_dict(
     {

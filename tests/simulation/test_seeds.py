@@ -19,7 +19,7 @@ from tests.checker.__main__ import main
 from tests.checker.exploring import draw_case, draw_settings, play, report, smallest
 from tests.checker.history import Shown
 from tests.checker.shrinking import Case
-from tests.strategies import cases, schedules
+from tests.checker.strategies import cases, schedules
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 

@@ -13,7 +13,7 @@ import pytest
 from remora.errors import InvalidInput
 from remora.testing import journal_checks, journal_suite
 from remora.testing.journals import Capability
-from tests.faulty_journals import FAULTY
+from tests.journals.faulty import FAULTY
 
 pytestmark = pytest.mark.anyio
 

@@ -24,8 +24,8 @@ from remora.tokens import HeuristicCounter
 from tests.checker.history import Shown
 from tests.checker.judging import check
 from tests.checker.programs import Kind
-from tests.scripted import Script, found
-from tests.strategies import small_histories
+from tests.checker.scripted import Script, found
+from tests.checker.strategies import small_histories
 
 FOREVER = float("inf")
 

@@ -25,7 +25,7 @@ from tests.checker.judging import check
 from tests.checker.players import Player
 from tests.checker.programs import Call, Caller, Program
 from tests.checker.rest import check_at_rest
-from tests.scripted import CONFIG, Script, found
+from tests.checker.scripted import CONFIG, Script, found
 
 # -- content ---------------------------------------------------------------------------------------
 

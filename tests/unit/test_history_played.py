@@ -28,10 +28,10 @@ from tests.checker.judging import check, check_arrival, check_sound
 from tests.checker.players import Player
 from tests.checker.programs import KINDS, Call, Caller, Kind, Program, draw_program, messages_of
 from tests.checker.rest import check_at_rest, check_watermark
+from tests.checker.scripted import CONFIG, Script
 from tests.checker.shrinking import Case, counterexample, shrink
+from tests.checker.strategies import programs
 from tests.handover import WatchedJournal, WatchedStore, Witness
-from tests.scripted import CONFIG, Script
-from tests.strategies import programs
 
 pytestmark = pytest.mark.anyio
 POLICIES = [

@@ -9,8 +9,8 @@ import pytest
 
 from remora import Runtime
 from remora.errors import CommitFailed
+from tests.failures.talk import Talk, Verdict
 from tests.patience import until
-from tests.talk import Talk, Verdict
 
 pytestmark = pytest.mark.anyio
 

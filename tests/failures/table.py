@@ -1,7 +1,8 @@
 """What may happen to the machines that share a memory, each injected under load and judged.
 
 Two owners (`remora serve`, started again whenever they end) and a worker whose sessions talk
-(`tests.talk`). `FAILURES` has all of them by name; `benchmarks.failures` runs them as a table.
+(`tests.failures.talk`). `FAILURES` has all of them by name; `benchmarks.failures` runs them as a
+table.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.faulty_owner import STUCK_S
+from tests.failures.netns import NETWORK, OtherMachine, other_machine
+from tests.failures.owner import STUCK_S
+from tests.failures.pair import FAULTY, LEASE_S, Found, Pair, add_found, running_pair
+from tests.failures.talk import Notes, add_verdicts
 from tests.machines import Machine, ServingOwner, owner_after
-from tests.netns import NETWORK, OtherMachine, other_machine
 from tests.object_store import ObjectServer, serve_objects
-from tests.pair import FAULTY, LEASE_S, Found, Pair, add_found, running_pair
 from tests.postgres import running_cluster, running_standby
 from tests.processes import stop
-from tests.talk import Notes, add_verdicts
 
 __all__ = ["FAILURES", "NO_FAULTS", "NO_TMPFS", "Found"]
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import remora
 from remora.storage.postgres.owners import read_owner
+from tests.failures.netns import OtherMachine
+from tests.failures.talk import Talk, Verdict, add_verdicts
 from tests.machines import Machine, ServingOwner, running_owner, write_certificate
-from tests.netns import OtherMachine
 from tests.patience import until
 from tests.postgres import Cluster
-from tests.talk import Talk, Verdict, add_verdicts
 
 __all__ = [
     "FAULTY",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LEASE_S = 2.0
-FAULTY = (sys.executable, "-m", "tests.faulty_owner")
+FAULTY = (sys.executable, "-m", "tests.failures.owner")
 _schemas = itertools.count(1)
 
 
@@ -59,7 +59,7 @@ class KeptOwner:
     def __init__(self, machine: Machine, prefix: Sequence[str], skew_s: float) -> None:
         self.machine = machine
         self.release = 0
-        """Which it is the next time: see `tests.faulty_owner`."""
+        """Which it is the next time: see `tests.failures.owner`."""
         self._prefix, self._skew_s = prefix, skew_s
         self._started = asyncio.Event()
         self._begins = 0

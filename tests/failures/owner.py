@@ -1,4 +1,4 @@
-"""remora's command with faults: ``python -m tests.faulty_owner serve CONFIGURATION``.
+"""remora's command with faults: ``python -m tests.failures.owner serve CONFIGURATION``.
 
 SIGUSR1 stops its event loop for `STUCK_S` seconds while its other threads run. In the environment,
 ``SKEW_S`` is how many seconds its wall clock is off, and ``RELEASE`` by how many releases it is

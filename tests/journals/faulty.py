@@ -562,7 +562,7 @@ class StoresLateCommits(BreakableJournal):
 class Unfenced(SqliteAccess):
     """SQLite without its fences: a process that was stopped goes on as if nothing had happened."""
 
-    target = "tests.faulty_journals:open_unfenced"
+    target = "tests.journals.faulty:open_unfenced"
 
 
 def _without_fence(step: Step) -> Step:
@@ -594,7 +594,7 @@ async def open_unfenced(path: str) -> SqliteJournal:
 class Buffers(SqliteAccess):
     """Writes are acknowledged when they are in a buffer of the process."""
 
-    target = "tests.faulty_journals:open_buffering"
+    target = "tests.journals.faulty:open_buffering"
 
 
 class _BufferingJournal(SqliteJournal):

@@ -1,0 +1,1 @@
+"""Failures of machines that share a memory: `table` has them, `talk` judges what sessions saw."""
