@@ -2,18 +2,21 @@
 
     python3 tasks.py quick [--since COMMIT]     with lint and types before it
     python3 tasks.py tests-of PATH … [--run]    the tests of these folders or files
+    python3 tasks.py tests-of                   what tests share: models, servers, waiting …
 
 The graph of imports is that of remora and its tests, late imports included. A test file is near
 if few imports lead from it to a module that changed. As many files are chosen as fit into twelve
 seconds of processor time; how long each takes is known from earlier runs on this machine.
 
 ``tests-of`` lists the test files that import a module of these folders, or are named after one, and
-those that do so through a module of `tests`. ``--run`` runs them.
+those that do so through a module of `tests`. ``--run`` runs them. Without a path it lists the
+modules that tests share, with how many files use each.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import subprocess
 import sys
@@ -118,12 +121,30 @@ def tests_of(paths: Iterable[str]) -> dict[str, list[str]]:
     return {through: sorted(found) for through, found in answer.items() if found}
 
 
+def shared_modules() -> list[tuple[str, int, str]]:
+    """Each module of `tests` that has no tests: its name, how many files use it, what it is."""
+    graph = read_imports()
+    found = []
+    for module in sorted(one for one in graph.modules if one.startswith("tests.")):
+        path = ROOT / module.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if about is not None and test_file_of(module) is None:
+            users = graph.find_modules_that_directly_import(module)
+            found.append((module, len(users), about.partition("\n")[0]))
+    return found
+
+
 def show_tests_of(arguments: Sequence[str]) -> int:
     """Print the test files of folders, or run them; returns the exit code."""
     parser = argparse.ArgumentParser(prog="tasks.py tests-of")
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a folder or file of remora")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="a folder or file of remora")
     parser.add_argument("--run", action="store_true", help="run them; other words go to pytest")
     options, words = parser.parse_known_args(arguments)
+    if not options.paths:
+        for module, users, about in shared_modules():
+            print(f"{module:32} {users:3}  {about}")
+        return 0
     known, run = seconds_of_files(), list[str]()
     for through, files in tests_of(options.paths).items():
         if through:

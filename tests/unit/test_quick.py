@@ -25,3 +25,10 @@ def test_tests_of_nothing() -> None:
 
 def test_a_changed_test_is_near() -> None:
     assert quick.choose_tests(["tests/unit/test_quick.py"]).files == ["tests/unit/test_quick.py"]
+
+
+def test_shared_modules() -> None:
+    """What a test may use is listed, with a sentence about each module."""
+    found = {module: (users, about) for module, users, about in quick.shared_modules()}
+    assert found["tests.patience"][0] > 10
+    assert found["tests.postgres"][1].startswith("A PostgreSQL")
