@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -75,10 +76,38 @@ def count_untyped() -> int:
     return found
 
 
+def count_public_tests() -> tuple[int, int]:
+    """Return how many test files import only modules that the API reference has, and how many are.
+
+    A module whose name is imported from its package counts as that module.
+    """
+    pages = (_ROOT / "docs" / "reference" / "api").glob("*.rst")
+    public = {"remora"}
+    for page in pages:
+        public.update(re.findall(r"module:: (\S+)", page.read_text(encoding="utf-8")))
+    files = [*(_ROOT / "tests").glob("*/test_*.py")]
+    return sum(_imported(path) <= public for path in files), len(files)
+
+
+def _imported(path: Path) -> set[str]:
+    """Return the modules of remora that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for one in node.names:
+                place = _ROOT.joinpath(*node.module.split("."), one.name)
+                is_module = place.is_dir() or place.with_suffix(".py").exists()
+                found.add(f"{node.module}.{one.name}" if is_module else node.module)
+    return {module for module in found if module.partition(".")[0] == "remora"}
+
+
 def measure() -> dict[str, int]:
     """Return the figures, by name."""
     calls = trace_append()
     lines = [path.read_bytes().count(b"\n") for path in _PACKAGE.rglob("*.py")]
+    public_tests, test_files = count_public_tests()
     imported = subprocess.run(
         [sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True, cwd=_ROOT
     )
@@ -90,6 +119,8 @@ def measure() -> dict[str, int]:
         "modules": len(lines),
         "lines": sum(lines),
         "modules that `import remora` loads": int(imported.stdout),
+        "test files": test_files,
+        "test files that import public modules alone": public_tests,
     }
 
 
