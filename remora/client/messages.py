@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal
 
-from remora.actors.user.messages import ScoredItem
-from remora.actors.user.working import WorkingItem
 from remora.api.turn import Spoken
-from remora.messages import ChatDict, ContextMessages, Message, MessageLike, Receipt
-from remora.recall.context import Context
+from remora.messages import ChatDict, Message, MessageLike, Receipt
 from remora.rest import shapes
 from remora.services.arguments import check_int
 from remora.services.intake import as_batch
@@ -41,41 +38,14 @@ def _plain(message: Any) -> ChatDict:
     return chat
 
 
-def all_of(messages: Sequence[MessageLike] | None) -> list[ChatDict] | None:
-    """A conversation; None for none."""
-    return None if messages is None else [_plain(one) for one in messages]
+def all_messages(messages: Iterable[MessageLike]) -> list[ChatDict]:
+    """A conversation, however long."""
+    return [_plain(one) for one in messages]
 
 
 def receipt_of(answer: shapes.Appended) -> Receipt:
     """Return what was stored."""
     return Receipt(answer.seqs, answer.ids, answer.duplicate)
-
-
-def context_of(answer: shapes.ContextShown) -> Context:
-    """Return what a model should see; items of working memory are without their vectors."""
-    return Context(
-        messages=cast("ContextMessages", answer.messages),
-        tokens=answer.tokens,
-        summary=answer.summary,
-        memories=answer.memories,
-        sources=answer.sources,
-        prefix_changed=answer.prefix_changed,
-        pending=answer.pending,
-        omitted=answer.omitted,
-        awaiting=answer.awaiting,
-        orphans=answer.orphans,
-        working=tuple(
-            ScoredItem(
-                WorkingItem(
-                    one.id, one.text, one.source, one.session, one.created_at_us, one.tokens, b""
-                ),
-                one.score,
-            )
-            for one in answer.working
-        ),
-        synopsis=answer.synopsis,
-        entries=answer.entries,
-    )
 
 
 # -- lists that the server gives page by page ------------------------------------------------------

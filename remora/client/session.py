@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing, suppress
 from functools import partial
 from types import TracebackType
@@ -17,8 +17,6 @@ from remora.api.streaming import Chunk, OnInterrupt, ReadChunk, StreamedReply
 from remora.api.turn import Query, Spoken, TurnPhase, turn_not_open
 from remora.client.keyed_state import ClientState
 from remora.client.messages import (
-    all_of,
-    context_of,
     receipt_of,
     spoken_messages,
 )
@@ -30,6 +28,7 @@ from remora.messages import Message, MessageLike, Receipt, ToolCall, open_calls
 from remora.recall.context import Context
 from remora.rest import differences as ask
 from remora.rest import shapes, streams
+from remora.rest.operation import context_of
 from remora.services.arguments import (
     check_choice,
     check_flag,
@@ -98,31 +97,6 @@ class ClientSession:
         )
         return Receipt(receipt.seqs, receipt.ids) if key is None else receipt
 
-    async def load(
-        self,
-        query: str | None = None,
-        *,
-        max_tokens: int | None = None,
-        override: Sequence[MessageLike] | None = None,
-        messages: Sequence[MessageLike] | None = None,
-        at: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Context:
-        """Gather what a model should see now. See `remora.Session.load`.
-
-        Items of working memory in it have no vectors.
-        """
-        given = shapes.ContextAsked(
-            query=None if query is None else check_query(query),
-            max_tokens=None if max_tokens is None else check_int(max_tokens, "max_tokens"),
-            at=None if at is None else check_int(at, "at"),
-            override=all_of(override),
-            messages=all_of(messages),
-        )
-        return context_of(
-            await self._service.call(ask.load_context, self._names, given, timeout_s=timeout_s)
-        )
-
     def turn(
         self,
         message: Spoken,
@@ -148,6 +122,7 @@ class ClientSession:
             timeout_s=timeout_s,
         )
 
+    load = served(Session.load)
     clear = served(Session.clear)
     flush = served(Session.flush)
     forget = served(Session.forget, timeout_s=ERASURE_S)

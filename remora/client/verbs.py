@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections import abc
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial, reduce, wraps
 from operator import or_
 from types import NoneType
@@ -21,7 +21,7 @@ from msgspec.inspect import BoolType, IntType, StrType, Type, UnionType, type_in
 
 from remora.api.deletion import Deletable, parse_which
 from remora.api.memories import MemoryLike
-from remora.client.messages import plain_messages
+from remora.client.messages import all_messages, plain_messages
 from remora.client.service import Service
 from remora.errors import InvalidInput
 from remora.ids import validate_id
@@ -201,6 +201,7 @@ _PACKED: Mapping[Any, Prepare] = {
     Iterable[str]: partial(collect, most=MAX_IDS),
     MemoryLike | Iterable[MemoryLike]: _as_memories,
     MessageLike | Iterable[MessageLike]: lambda messages, _: plain_messages(messages),
+    Sequence[MessageLike]: lambda messages, _: all_messages(messages),
     str | Iterable[str]: as_texts,
 }
 _NAMES: Mapping[str, Callable[[object], str]] = {

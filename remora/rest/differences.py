@@ -184,29 +184,19 @@ def _hide_failures(sources: Sources, failures: FailureLog) -> Sources:
 
 
 def _shown(context: Context, failures: FailureLog) -> shapes.ContextShown:
-    return shapes.ContextShown(
-        messages=list(context.messages),
-        tokens=context.tokens,
-        summary=context.summary,
-        memories=context.memories,
-        sources=_hide_failures(context.sources, failures),
-        prefix_changed=context.prefix_changed,
-        pending=context.pending,
-        omitted=context.omitted,
-        awaiting=context.awaiting,
-        orphans=context.orphans,
-        working=tuple(
-            shapes.WorkingShown(
-                one.item.id,
-                one.item.text,
-                one.item.source,
-                one.item.scope,
-                one.item.at_us,
-                one.item.tokens,
-                one.score,
-            )
-            for one in context.working
-        ),
-        synopsis=context.synopsis,
-        entries=context.entries,
+    fields = {name: getattr(context, name) for name in shapes.ContextShown.__struct_fields__}
+    fields["messages"] = list(context.messages)
+    fields["sources"] = _hide_failures(context.sources, failures)
+    fields["working"] = tuple(
+        shapes.WorkingShown(
+            one.item.id,
+            one.item.text,
+            one.item.source,
+            one.item.scope,
+            one.item.at_us,
+            one.item.tokens,
+            one.score,
+        )
+        for one in context.working
     )
+    return shapes.ContextShown(**fields)

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from remora.actors.user.messages import ScoredItem
+from remora.actors.user.working import WorkingItem
 from remora.api.base import BaseRuntime
 from remora.api.keyed_state import KeyedState, StateValue
 from remora.api.session import Session
@@ -25,8 +27,9 @@ from remora.api.shared import SharedMember
 from remora.api.user import User, WorkingHit
 from remora.errors import NotGranted
 from remora.ids import validate_id
+from remora.recall.context import Context
 from remora.rest.problems import FailureLog
-from remora.rest.shapes import WorkingShown
+from remora.rest.shapes import ContextShown, WorkingShown
 
 USER = "/v1/users/{user}"
 SESSION = USER + "/sessions/{session}"
@@ -147,7 +150,23 @@ def _restore_hits(shown: list[WorkingShown]) -> list[WorkingHit]:
     ]
 
 
+def context_of(answer: ContextShown) -> Context:
+    """Return what a model should see; items of working memory are without their vectors."""
+    fields = msgspec.structs.asdict(answer)
+    fields["working"] = tuple(
+        ScoredItem(
+            WorkingItem(
+                one.id, one.text, one.source, one.session, one.created_at_us, one.tokens, b""
+            ),
+            one.score,
+        )
+        for one in answer.working
+    )
+    return Context(**fields)
+
+
 _CONVERSIONS: Mapping[Any, Conversion] = {
+    Context: Conversion(ContextShown, _same, context_of),
     dict[str, StateValue]: Conversion(
         list[StateValue],
         lambda found: list(found.values()),
@@ -169,9 +188,9 @@ def _find_conversion(result: object, answers: type) -> Conversion:
         return Conversion(answers, lambda _: answers(), lambda _: None)
     if typing.get_origin(result) is tuple:
         return Conversion(answers, lambda found: answers(*found), msgspec.structs.astuple)
-    if len(names) > 1:
-        return Conversion(result, _same, _same)
     own = _CONVERSIONS.get(result, Conversion(result, _same, _same))
+    if len(names) > 1:
+        return own
     return Conversion(
         msgspec.defstruct(answers.__name__, [(names[0], own.kind)]),
         lambda found: answers(own.pack(found)),
@@ -199,9 +218,9 @@ class Operation:
             client may send it again if it does not know what became of it. With an idempotency key
             every request is.
         rename: names of the wire, with those of the verb's parameters where these are others.
+        verb: of a handle, whose arguments and result a function takes and gives, too.
 
     Attributes:
-        verb: the verb of a handle; None where a function answers.
         owners: names of the path that say whose verb it is.
         arguments: fields of the body or query, with the verb's parameters.
         named: names of the path that are arguments, with the verb's parameters.
@@ -222,27 +241,29 @@ class Operation:
         keyed: bool | str = False,
         repeatable: bool = False,
         rename: Mapping[str, str] | None = None,
+        verb: Callable[..., Awaitable[Any]] | None = None,
     ) -> None:
         self.method, self.name, self.path, self.summary = method, name, path, summary
         self.answers, self.body, self.query = answers, body, query
         self.keyed, self.repeatable = keyed, repeatable
         self._does = does
-        parameters = inspect.signature(does).parameters
-        self.verb = does if "self" in parameters else None
+        self._by_hand = "self" not in inspect.signature(does).parameters
+        self.verb = verb if self._by_hand else does
         if self.verb is None:
             return
+        parameters = inspect.signature(self.verb).parameters
         places = re.findall(r"{(\w+)}", path)
         self.owners = tuple(one for one in places if one in _OWNERS)
-        self._of_state = vars(KeyedState).get(does.__name__) is does
+        self._of_state = does in vars(KeyedState).values()
         given: Any = body or query
         fields = () if given is None else given.__struct_fields__
         named = [one for one in places if one not in _OWNERS]
         called = {one: (rename or {}).get(one, one) for one in (*fields, *named)}
         if unknown := set(called.values()) - set(parameters):
-            raise TypeError(f"{does.__qualname__} has no parameter {min(unknown)}")
+            raise TypeError(f"{self.verb.__qualname__} has no parameter {min(unknown)}")
         self.arguments = {one: called[one] for one in fields}
         self.named = {one: called[one] for one in named}
-        self.answer = _find_conversion(typing.get_type_hints(does)["return"], answers)
+        self.answer = _find_conversion(typing.get_type_hints(self.verb)["return"], answers)
 
     def takes(self, parameters: Iterable[str]) -> bool:
         """Return whether the verb's parameters are all of the wire; how long to wait is not."""
@@ -251,7 +272,7 @@ class Operation:
 
     async def run(self, asked: Asked) -> Any:
         """Answer a request."""
-        if self.verb is None:
+        if self._by_hand:
             return await self._does(asked)
         handle: Any = asked.handle
         given = {parameter: getattr(asked.given, one) for one, parameter in self.arguments.items()}
