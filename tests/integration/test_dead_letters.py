@@ -289,6 +289,7 @@ async def test_a_command_waits_for_another(tmp_path: Path, poison: Poison) -> No
     assert not any(one.dead for one in await list_jobs(tmp_path))
 
 
+@pytest.mark.blocking
 async def test_a_tenant_sees_its_own_over_http(tmp_path: Path, poison: Poison) -> None:
     """Other tenants' are neither shown, nor retried or dropped, not even all at once."""
     keys = tmp_path / "keys.txt"
