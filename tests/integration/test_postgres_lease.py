@@ -11,7 +11,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -35,6 +35,7 @@ from remora.storage.identity import boot_time
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.lease import Lease
 from remora.storage.postgres.owners import JournalOwner, read_owner, read_owners
+from remora.storage.postgres.schema import FORMAT
 from tests.lease_owner import owner_process
 from tests.patience import until
 from tests.postgres import Cluster, open_journal
@@ -167,6 +168,54 @@ async def test_wall_clocks_of_owners_do_not_count(cluster: Cluster, clock: Lease
             await say(runtime, "one")
             assert await texts(runtime) == ["one"]
             assert 0 < left <= _LONG_S
+
+
+@asynccontextmanager
+async def set_back(
+    cluster: Cluster, schema: str
+) -> AsyncIterator[tuple[str, Callable[[int], Awaitable[None]]]]:
+    """PostgreSQL with a clock of its own for an address, and what sets it by so many seconds.
+
+    PostgreSQL finds functions in the order of `search_path`, in which pg_catalog is the second.
+    """
+    await execute(
+        cluster,
+        f"CREATE SCHEMA {schema}_clock; CREATE TABLE {schema}_clock.ahead AS SELECT 0 AS seconds; "
+        f"CREATE FUNCTION {schema}_clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
+        "'SELECT pg_catalog.clock_timestamp() + seconds * interval ''1 second'' "
+        f"FROM {schema}_clock.ahead'",
+    )
+
+    async def move(seconds: int) -> None:
+        await execute(cluster, f"UPDATE {schema}_clock.ahead SET seconds = seconds + {seconds}")
+
+    yield f"{cluster.dsn()}&search_path={schema}_clock,pg_catalog", move
+    await execute(cluster, f"DROP SCHEMA {schema}_clock CASCADE")
+
+
+async def test_the_clock_of_postgresql_is_set_back(cluster: Cluster, clock: LeaseClock) -> None:
+    """G12: an owner that lives keeps its lease, and one that died keeps it no longer than else."""
+    schema, hour = "set_back", 3_600
+    async with set_back(cluster, schema) as (dsn, move):
+        async with serving(await opened(dsn, schema)) as runtime:
+            await say(runtime, "one")
+            await move(-hour)
+            await renewals(cluster, schema, 3)
+            with pytest.raises(StorageError, match="owned by"):
+                await opened(dsn, schema, wait_s=0)
+            await say(runtime, "two")
+            assert await texts(runtime) == ["one", "two"]
+        dead = await asyncpg.connect(dsn)
+        assert await dead.fetchval(
+            f"SELECT epoch FROM {schema}.claim($1, 'dead', '', 1000)", FORMAT
+        )
+        await dead.close()
+        await move(-hour)
+        with pytest.raises(StorageError, match="owned by dead"):
+            await opened(dsn, schema, wait_s=0)
+        await move(int(_LONG_S) + 1)
+        async with serving(await opened(dsn, schema, wait_s=0)) as runtime:
+            assert await texts(runtime) == ["one", "two"]
 
 
 async def renewals(cluster: Cluster, schema: str, count: int) -> float:

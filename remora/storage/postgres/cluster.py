@@ -115,8 +115,10 @@ CREATE TABLE remora.nodes (
 ) WITH (fillfactor = 20)
 """
 _SECONDS = "* interval '1 second'"
-# while there was no server, nobody could say that he lives
-_LIVES = f"greatest(n.until, pg_postmaster_start_time() + n.seconds {_SECONDS}) > clock_timestamp()"
+# while there was no server, nobody could say that he lives; a clock may have been set back since
+_STARTED = f"""CASE WHEN pg_postmaster_start_time() < clock_timestamp()
+    THEN pg_postmaster_start_time() + n.seconds {_SECONDS} END"""
+_LIVES = f"greatest(n.until, {_STARTED}) > clock_timestamp()"
 _JOIN = f"""
 INSERT INTO remora.nodes
     (address, node, owner, release, format, fingerprint, state, seconds, until)
@@ -126,16 +128,20 @@ ON CONFLICT (address) DO UPDATE SET node = excluded.node, owner = excluded.owner
     state = excluded.state, since = clock_timestamp(), seconds = excluded.seconds,
     until = excluded.until, loads = '[]'
 """
+# where the clock was set back, what was renewed before lasts as if it had been renewed now
+_BOUND = f"""UPDATE {{table}} AS n SET until = clock_timestamp() + n.seconds {_SECONDS}
+    WHERE n.until > clock_timestamp() + n.seconds {_SECONDS}"""
 _BEAT = f"""
 WITH gone AS (
     DELETE FROM remora.nodes AS n
     WHERE n.address <> $1 AND n.until < clock_timestamp() - n.seconds {_SECONDS} AND NOT {_LIVES}
+), late AS (
+    {_BOUND.format(table="remora.nodes")} AND n.address <> $1
 ), me AS (
     UPDATE remora.nodes AS n SET state = $3, loads = $4::text::json,
         until = clock_timestamp() + n.seconds {_SECONDS}
     WHERE n.address = $1 AND n.node = $2 RETURNING 1
-)
-SELECT (SELECT count(*) FROM me), """
+)"""
 _LEAVE = "DELETE FROM remora.nodes WHERE address = $1 AND node = $2"
 _NODES = f"""
 coalesce((SELECT json_agg(json_build_array(n.address, n.node, n.owner, n.release, n.format,
@@ -143,8 +149,8 @@ coalesce((SELECT json_agg(json_build_array(n.address, n.node, n.owner, n.release
     FROM remora.nodes AS n WHERE {_LIVES}), '[]'::json)"""
 _LEASE = f"""
 SELECT {{number}} AS number, l.epoch, l.owner, l.address, l.since, CASE WHEN l.until > '-infinity'
-    THEN greatest(extract(epoch FROM greatest(l.until, pg_postmaster_start_time()
-        + l.seconds {_SECONDS}) - clock_timestamp())::float8, 0) END AS left_s
+    THEN greatest(extract(epoch FROM greatest(l.until, {_STARTED.replace("n.", "l.")})
+        - clock_timestamp())::float8, 0) END AS left_s
 FROM remora.lease AS l"""
 _decode = msgspec.json.Decoder(Placement).decode
 
@@ -168,6 +174,16 @@ def _select_placement(schema: str, layout: ShardLayout | None) -> str:
         f"l.owner, l.address, l.since, l.left_s) ORDER BY l.number) FROM ({leases}) AS l))::text"
     )
     return placement if layout is None else f"{placement} FROM {schema}.cluster AS c"
+
+
+def _make_beat(schema: str, layout: ShardLayout) -> str:
+    """Return the statement of a beat; it has whether the node is one, and a `Placement` as JSON."""
+    bounds = "".join(
+        f", late_{number} AS ({_BOUND.format(table=f'{layout.schema(schema, number)}.lease')})"
+        for number in range(layout.shards)
+    )
+    placement = _select_placement(schema, layout)
+    return f"{in_schema(_BEAT, schema)}{bounds} SELECT (SELECT count(*) FROM me), {placement}"
 
 
 # -- making it -------------------------------------------------------------------------------------
@@ -382,7 +398,7 @@ class Membership:
         )
         self._database = Database(Address(dsn, schema, lease_s / 4))
         self._lease_s = lease_s
-        self._beat = in_schema(_BEAT, schema) + _select_placement(schema, layout)
+        self._beat = _make_beat(schema, layout)
 
     async def join(self) -> None:
         """Be one of the nodes, under this address.

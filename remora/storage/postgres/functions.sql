@@ -33,14 +33,18 @@ END $$;
 -- Takes the journal over if nobody's lease runs; a row of nulls otherwise. Fails for a process whose
 -- format is not the journal's: another release migrated it while that process waited. A server that
 -- has just started gives the owner time to renew a lease that ran out while there was no server.
+-- Where its clock was set back, a lease lasts as long as if it had been renewed now, not longer.
 CREATE OR REPLACE FUNCTION remora.claim(
     p_format int, p_owner text, p_address text, p_seconds float8
 ) RETURNS remora.journal LANGUAGE plpgsql AS $$
 DECLARE
     j remora.journal%ROWTYPE;
 BEGIN
+    UPDATE remora.lease AS l SET until = clock_timestamp() + l.seconds * interval '1 second'
+    WHERE l.until > clock_timestamp() + l.seconds * interval '1 second';
     PERFORM 1 FROM remora.lease AS l WHERE l.until = '-infinity' OR clock_timestamp() > greatest(
-        l.until, pg_postmaster_start_time() + l.seconds * interval '1 second') FOR UPDATE;
+        l.until, CASE WHEN pg_postmaster_start_time() < clock_timestamp()
+        THEN pg_postmaster_start_time() + l.seconds * interval '1 second' END) FOR UPDATE;
     IF NOT FOUND THEN RETURN NULL; END IF;
     UPDATE remora.journal AS k SET epoch = k.epoch + 1, last_sid = greatest(k.last_sid,
         (SELECT coalesce(max(sid), 0) FROM remora.actors))
