@@ -28,6 +28,8 @@ class ObjectServer:
         requests: requests so far, by method.
         away: whether it answers 503.
         denied: methods that it refuses.
+        unanswered: methods whose requests it does, and answers with 503.
+        faults: requests that it answered with one of these faults.
         conditional: whether it honours If-None-Match.
         gate: called before each request with its method and path; it may block.
     """
@@ -36,6 +38,8 @@ class ObjectServer:
         self.requests: Counter[str] = Counter()
         self.away = False
         self.denied: frozenset[str] = frozenset()
+        self.unanswered: frozenset[str] = frozenset()
+        self.faults = 0
         self.conditional = True
         self.gate: Callable[[str, str], None] | None = None
         self.endpoint = endpoint
@@ -53,10 +57,17 @@ class ObjectServer:
             self.requests[method] += 1
         if self.gate is not None:
             self.gate(method, path)
-        if self.away:
+        lost = method in self.unanswered
+        if lost:
+            assert self._app is not None
+            for _ in self._app(environ, lambda *_: None):  # type: ignore[arg-type]
+                pass
+        if self.away or lost:
+            self.faults += 1
             start("503 Slow Down", [("Content-Type", "application/xml")])
             return [_SLOW]
         if method in self.denied:
+            self.faults += 1
             start("403 Forbidden", [("Content-Type", "application/xml")])
             return [_DENIED]
         if not self.conditional:
