@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from remora import Config, Message
+import remora
+from remora import Config, Message, Runtime
 from remora.cluster import connection, serving
 from remora.cluster.calls import CallType, find_call, perform
 from remora.cluster.wire import (
@@ -26,16 +28,20 @@ from remora.cluster.wire import (
     Returned,
     UnreadableCall,
     Value,
+    Welcome,
     WireError,
     decode_replies,
     frame,
 )
 from remora.errors import MailboxFull, OwnerUnreachable, ProtocolMismatch
 from remora.services.answering import WORK
+from tests.configs import PLAIN
 from tests.harness import user
 from tests.remote import Owner, said, spin, whole_turn, workers
 
 pytestmark = pytest.mark.anyio
+GOLDEN = Path(__file__).parents[1] / "golden" / "frames-1.json"
+FIRST = {name: bytes.fromhex(text) for name, text in json.loads(GOLDEN.read_text()).items()}
 
 
 class Stranger:
@@ -102,6 +108,56 @@ async def test_a_call_of_another_release_fails_alone(
             assert "9.0" in raised.text
         assert isinstance(found[5], Returned)
         assert caplog.text.count("call_unreadable") == 1
+
+
+@pytest.mark.parametrize("hello", ["hello", "hello-of-shard"])
+async def test_a_worker_that_was_not_upgraded_yet(tmp_path: Path, hello: str) -> None:
+    """Byte for byte what one of the first release sends: its messages are answered; a call that
+    this owner cannot read fails alone, and says who must upgrade.
+    """
+
+    def make() -> list[Runtime]:
+        return [Runtime(tmp_path / f"{number}", config=PLAIN) for number in range(4)]
+
+    sent, owner = FIRST, Owner(make)
+    await owner.start()
+    try:
+        await owner.shards[3].session("Zoë", "one").append(user("before the upgrade"))
+        made = Stranger(*await asyncio.open_unix_connection(owner.path))
+        made.writer.write(WORK + sent[hello] + sent["ask"] + sent["post"] + sent["call"])
+        found = await made.replies(3)
+        assert isinstance(found[0], Welcome)
+        assert not isinstance(found[7], Raised)
+        assert b"before the upgrade" in msgspec.msgpack.encode(found[7])
+        unread = found[8]
+        assert isinstance(unread, Raised)
+        assert unread.name == "ProtocolMismatch"
+        assert "(remora 0.1.0)" in unread.text
+        made.writer.write(sent["cancel"] + sent["ask-with-recall"])
+        assert b"before the upgrade" in msgspec.msgpack.encode((await made.replies(1))[7])
+        made.writer.transport.abort()
+    finally:
+        await owner.stop()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "advice"),
+    [(WIRE + 1, "upgrade the owner's remora"), (0, "upgrade the worker's remora")],
+)
+async def test_a_worker_of_another_protocol(tmp_path: Path, theirs: int, advice: str) -> None:
+    """The owner says both releases, and which to upgrade, and serves others."""
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        made = Stranger(*await asyncio.open_unix_connection(owner.path))
+        made.writer.write(WORK)
+        made.send(Hello(theirs, "9.0", worker="other"))
+        refused = (await made.replies(1))[0]
+        assert isinstance(refused, Raised)
+        assert refused.name == "ProtocolMismatch"
+        assert advice in refused.text
+        assert "remora 9.0" in refused.text
+        assert f"remora {remora.__version__}" in refused.text
+        made.writer.transport.abort()
+        await shard.session("ann", "one").append(user("a"))
 
 
 async def test_a_figure_that_the_owner_cannot_give_is_missed_by_nobody_else(
