@@ -60,7 +60,7 @@ class ObjectServer:
         lost = method in self.unanswered
         if lost:
             assert self._app is not None
-            for _ in self._app(environ, lambda *_: None):  # type: ignore[arg-type]
+            for _ in self._app(environ, lambda *_: None):
                 pass
         if self.away or lost:
             self.faults += 1

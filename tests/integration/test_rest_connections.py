@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import resource
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -139,6 +140,59 @@ async def test_what_a_proxy_may_see_otherwise(served: Served) -> None:
         asked = {"Connection": "Upgrade", "Upgrade": name, "Sec_WebSocket_Key": key}
         status, _ = await served.ask(served.head("GET", "/v1/users", **asked))
         assert status == 200
+
+
+async def test_a_version_of_http_that_there_is_not(served: Served) -> None:
+    """It is refused, or answered in HTTP/1.1; the next request is answered."""
+    for version in (b"HTTP/3.7", b"HTTP/0.9", b"HTTP/9"):
+        data = served.head("GET", "/v1/users").replace(b"HTTP/1.1", version, 1)
+        async with await served.connect(data) as stream:
+            head = b""
+            while b"\r\n" not in head:
+                head += await stream.receive()
+        assert head.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 ", b"HTTP/1.1 505 ")), version
+        assert (await served.ask(served.head("GET", "/v1/users")))[0] == 200
+
+
+async def test_a_long_name_is_not_repeated(served: Served) -> None:
+    """An error quotes the beginning of what does not exist."""
+    name = "x" * 20_000
+    for answer in (
+        await served.ask(served.head("DELETE", f"/v1/users/{name}")),
+        await served.ask(served.head("GET", f"/v1/users/alice/memories/{name}")),
+        await served.ask(served.post("/v1/dead-letters/drop", {"ids": [name]})),
+    ):
+        assert 400 <= problem_of(answer).status < 500
+        assert len(answer[1]) < 2_000
+
+
+async def test_who_reads_an_unknown_user_makes_none(served: Served) -> None:
+    """What lists users has those who have something."""
+    await served.ask(served.post(f"{CHAT}/messages", HELLO))
+    user, chat = "/v1/users/nobody", "/v1/users/nobody/sessions/s"
+    reads = ("sessions", "stats", "memories", "erasures", "state", "memories/none", "state/none")
+    for path in (*[f"{user}/{one}" for one in reads], f"{chat}/messages", f"{chat}/stats"):
+        status, _ = await served.ask(served.head("GET", path))
+        assert status < 500, path
+    for path in (f"{user}/recall", f"{user}/synopsis", f"{chat}/context"):
+        await served.ask(served.post(path, {"query": "tea"}))
+    _, body = await served.ask(served.head("GET", "/v1/users"))
+    assert b"alice" in body
+    assert b"nobody" not in body
+
+
+async def test_numbers_that_json_lacks_leave_as_null(served: Served, tmp_path: Path) -> None:
+    """A program may store them in metadata; what others read is JSON."""
+    chat = served.runtime.session("shop/alice", "chat")
+    numbers = {"a": math.nan, "b": [math.inf, {"c": -math.inf}]}
+    await chat.append({"role": "user", "content": "Hello", "metadata": numbers})
+    _, body = await served.ask(served.head("GET", f"{CHAT}/messages"))
+    assert msgspec.json.decode(body)
+    assert b"NaN" not in body
+    assert b"Infinity" not in body
+    await served.runtime.export(tmp_path / "all.jsonl")
+    lines = (await anyio.Path(tmp_path / "all.jsonl").read_bytes()).splitlines()
+    assert all(msgspec.json.decode(line) for line in lines)
 
 
 # -- clients that leave ----------------------------------------------------------------------------

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Runtime
 from remora.actors.policies.redaction import redact_chat, redact_metadata, validate_hook
 from remora.errors import ConfigError, RedactionFailed, RemoraError
 from remora.messages import encode_message
+from tests.configs import PLAIN
 
 SECRET = "4111-1111"
 
@@ -182,3 +184,23 @@ def test_every_text_goes_through_once(metadata: dict[str, Any]) -> None:
 
     assert texts_of(redact_metadata(metadata, note)) == [f"<{text}>" for text in texts_of(metadata)]
     assert seen == texts_of(metadata)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+async def test_an_interrupt_that_arrives_in_a_hook_reaches_the_program(
+    interrupt: type[BaseException],
+) -> None:
+    """It is no failure of the hook; nothing is written, and the next append is."""
+
+    def hook(text: str) -> str:
+        if text == "now":
+            raise interrupt
+        return text
+
+    async with Runtime.in_memory(config=PLAIN, redact=hook) as runtime:
+        chat = runtime.session("alice", "chat")
+        with pytest.raises(interrupt):
+            await chat.append({"role": "user", "content": "now"})
+        await chat.append({"role": "user", "content": "later"})
+        assert [one.content for one in await chat.history()] == ["later"]
