@@ -35,6 +35,7 @@ WAYS = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
     "narrow": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
+    "narrow dark": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
 }
 ENVIRONMENT = {
     **LEAN_ENVIRONMENT,
@@ -80,7 +81,7 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(address)
-    page.wait_for_selector("#users a")
+    page.wait_for_selector("#users a", state="attached")
     yield page
     assert not said, said
     context.close()
@@ -92,15 +93,32 @@ def visit(page: Any, user: str, session: str) -> None:
     choose(page, "sessions", session)
     page.locator("h1", has_text=f"/ {session}").wait_for()  # nothing of an earlier one is left
     page.wait_for_selector(".strip[aria-valuemax]")
-    page.wait_for_selector("#context-size")
+    page.wait_for_selector("#context-size", state="attached")
 
 
 def choose(page: Any, listing: str, prefix: str) -> None:
     """Search one of the lists, and click on the first that is found."""
+    show_list(page)
+    if listing == "users" and page.locator(".back").is_visible():
+        page.click(".back")
+        page.wait_for_selector("h1:text-is('Overview')")
+        show_list(page)
     page.fill(f"#{listing}-search", prefix)
     # a click on what moves up because others leave the list is lost
     page.locator(f"#{listing} a").filter(has_not_text=prefix).first.wait_for(state="detached")
     page.locator(f"#{listing} a", has_text=prefix).first.click()
+
+
+def show_list(page: Any) -> None:
+    """Open the menu of a narrow window."""
+    if page.locator("#menu[aria-expanded=false]").is_visible():
+        page.click("#menu")
+
+
+def show(page: Any, part: str) -> None:
+    """Choose a part of a session by its tab."""
+    page.click(f"#tab-{part}")
+    page.wait_for_selector(f"#{part}:visible")
 
 
 def violations(page: Any, **options: object) -> list[tuple[str, str]]:

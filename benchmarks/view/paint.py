@@ -110,7 +110,7 @@ def _open(context: Any, home: str) -> dict[str, float]:
     page = context.new_page()
     page.goto(f"{home}#/alice/long")
     page.wait_for_selector("#context-size")
-    page.wait_for_selector("#users li a")
+    page.wait_for_selector("#users li a", state="attached")
     page.wait_for_function("window.seen.rows && window.seen.session")
     found: dict[str, float] = page.evaluate(_READ)
     page.close()

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import anyio
 import msgspec
 
 from remora.api.runtime import Runtime
@@ -19,26 +20,44 @@ from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry, decode_chat, plain_text, restore_message, tool_calls
+from remora.messages.text import attachment_words
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import UserListing, merge_users
 from remora.storage.records import MessageRange, Summary, Watermarks
 from remora.storage.sqlite.outline import Compaction, SessionOutline
-from remora.storage.sqlite.peek import peek_sessions, peek_users
+from remora.storage.sqlite.peek import peek_counts, peek_sessions, peek_users
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 from remora.view.health import ask_about
 
 PAGE = 100
 _MOST_MESSAGES = 200
 _MOST_JOBS = 500
+_MOST_CALLS = 50  # tool calls and attachments of a message
 _STATES = ("dead", "running", "delayed", "waiting")
-_CUT = 400  # characters of a message in a list
+_CUT = 2_000  # characters of a message in a list
+_COUNTED_FOR = 20  # times as long as counting took, the counts are kept
 _LONGEST = 100_000  # of a message alone
 
 
+class CallLine(msgspec.Struct, frozen=True):
+    """A call of a tool; its arguments are cut as the text is."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class MessageLine(msgspec.Struct, frozen=True):
-    """A message; `cut` is set where the text goes on."""
+    """A message; `cut` is set where the text goes on.
+
+    Attributes:
+        text: its content, without tool calls.
+        attachments: for each image, sound or file: its kind, name and size.
+        calls: the tools that it calls.
+        answers: the call whose result it is; empty for none.
+    """
 
     seq: int
     role: str
@@ -49,8 +68,18 @@ class MessageLine(msgspec.Struct, frozen=True):
     at: datetime | None
     importance: float
     id: str
-    tool_calls: list[str]
+    attachments: list[str]
+    calls: list[CallLine]
+    answers: str
     metadata: Any
+
+
+class CountsAnswer(msgspec.Struct, frozen=True):
+    """How much a memory has."""
+
+    users: int
+    sessions: int
+    messages: int
 
 
 class SessionLine(msgspec.Struct, frozen=True):
@@ -121,6 +150,21 @@ class Answers:
 
     def __init__(self, reader: MemoryReader) -> None:
         self.reader = reader
+        self._counts: CountsAnswer | None = None
+        self._counts_kept_until = 0.0
+        self._counting = anyio.Lock()
+
+    async def counts(self) -> CountsAnswer:
+        """How much the memory has, or had a moment ago: a large one takes a while to count."""
+        async with self._counting:
+            began = anyio.current_time()
+            if self._counts is None or began > self._counts_kept_until:
+                journals = await run_in_thread(find_journals, self.reader.directory)
+                found = [await run_in_thread(peek_counts, one) for one in journals]
+                self._counts = CountsAnswer(*map(sum, zip(*found, strict=True)))
+                took = anyio.current_time() - began
+                self._counts_kept_until = anyio.current_time() + _COUNTED_FOR * took
+            return self._counts
 
     async def users(self, prefix: str, after: str | None, order: str) -> Sequence[UserListing]:
         """A page of users."""
@@ -193,7 +237,7 @@ class Answers:
         )
 
     async def messages(self, key: SessionKey, first: int, last: int) -> list[MessageLine]:
-        """Messages of a range that are there: one with 100,000 characters, several with 400 each.
+        """Messages of a range that are there: one with 100,000 characters, several with 2,000 each.
 
         Raises:
             InvalidInput: the range is too long.
@@ -242,8 +286,19 @@ def _durations(outline: SessionOutline, status: RuntimeStatus | None) -> dict[in
 
 def _line(entry: Entry, *, ids: Mapping[int, str], cut: int, alone: bool) -> MessageLine:
     message = restore_message(entry, ids.get(entry.seq, ""))
-    text = plain_text(decode_chat(entry.chat))
+    chat = decode_chat(entry.chat)
+    content = chat.get("content")
+    attachments = []
+    if isinstance(content, list):
+        others = [one for one in content if one["type"] not in {"text", "refusal"}]
+        attachments = [attachment_words(one)[1:-1] for one in others[:_MOST_CALLS]]
+        content = [one for one in content if one not in others]
+    text = plain_text(chat | {"content": content, "tool_calls": None})
     long = len(text) > cut
+    calls = [
+        CallLine(one.id, one.name, one.arguments[: cut // 2])
+        for one in tool_calls(chat)[:_MOST_CALLS]
+    ]
     return MessageLine(
         entry.seq,
         entry.role,
@@ -254,6 +309,8 @@ def _line(entry: Entry, *, ids: Mapping[int, str], cut: int, alone: bool) -> Mes
         message.created_at,
         entry.importance,
         message.id or "",
-        [one.name for one in tool_calls(decode_chat(entry.chat))],
+        attachments,
+        calls,
+        entry.answers or "",
         message.metadata if alone else None,
     )

@@ -96,6 +96,7 @@ def build_app(reader: MemoryReader, options: ViewOptions) -> Guard:
             Route(f"/api/{name}", page.answering(answer))
             for name, answer in {
                 "about": page.about,
+                "counts": page.counts,
                 "users": page.users,
                 "sessions": page.sessions,
                 "session": page.session,
@@ -224,6 +225,10 @@ class _Page:
             "token_limit": config.buffer.token_limit,
             "long_term": config.long_term.enabled,
         }
+
+    async def counts(self, _: Mapping[str, str]) -> Any:
+        """How much the memory has."""
+        return await self._answers.counts()
 
     async def users(self, query: Mapping[str, str]) -> Any:
         """A page of users."""

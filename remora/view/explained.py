@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import pairwise, repeat
 
 import msgspec
 
@@ -27,9 +28,11 @@ class Shown(msgspec.Struct, frozen=True):
     """A message of a context.
 
     Attributes:
-        source: ``synopsis``, ``summary``, ``long_term`` (or working memory, with it) or ``recent``.
+        source: ``synopsis`` (with standing instructions), ``instructions`` (without a synopsis),
+            ``summary``, ``long_term`` (or working memory, with it) or ``recent``.
         tokens: of it, without those of `recalled`.
         recalled: tokens of recalled memories that are at its start.
+        shortened: tokens that it lost, because it is shown in part.
         seq: its number in the session; 0 for what remora wrote.
         text: its beginning; `cut` is set where it goes on.
     """
@@ -38,6 +41,7 @@ class Shown(msgspec.Struct, frozen=True):
     role: str
     tokens: int
     recalled: int
+    shortened: int
     seq: int
     text: str
     cut: bool
@@ -138,28 +142,42 @@ async def explain_context(
 
 async def _name_parts(runtime: Runtime, key: SessionKey, context: Context) -> list[Shown]:
     """Each message with its source and tokens; see `remora.recall.context` for their order."""
+    sources = context.sources
     own = [one.seq for one in context.entries if one is not None]
-    stored = {}
-    if own and context.memories:  # else nothing of a message is recalled
-        entries = await runtime.internals.journal.read(key, min(own), max(own))
-        stored = {entry.seq: entry.tokens for entry in entries}
-    before = int(context.synopsis is not None)
-    summaries = before + context.sources.summary.count
+    stored: dict[int, int] = {}
+    if own and (context.memories or sources.recent.shortened):  # else they are as they are stored
+        # the instructions at the beginning may be far in front of the others
+        gaps = (n for n, (seq, after) in enumerate(pairwise(own), 1) if after - seq > 1)
+        gap = next(gaps, 0)
+        for some in filter(None, (own[:gap], own[gap:])):
+            entries = await runtime.internals.journal.read(key, min(some), max(some))
+            stored |= {entry.seq: entry.tokens for entry in entries}
+    written = iter(_written(context))
     shown = []
-    for place, (message, entry) in enumerate(zip(context.messages, context.entries, strict=True)):
+    for message, entry in zip(context.messages, context.entries, strict=True):
         tokens = runtime.message_tokens(message)
         seq = 0 if entry is None else entry.seq
-        source = "recent"
-        if entry is None:
-            source = "long_term"
-            if place < summaries:
-                source = "synopsis" if place < before else "summary"
-        recalled = max(tokens - stored.get(seq, tokens), 0) if context.memories else 0
+        source = "recent" if entry is not None or message["role"] == "tool" else next(written)
+        grown = tokens - stored.get(seq, tokens)
+        recalled = max(grown, 0) if context.memories else 0
         text, most = plain_text(message), _CUT if source != "recent" or recalled else _CUT_RECENT
         part = text[:most]
         cut = len(text) > most
-        shown.append(Shown(source, message["role"], tokens - recalled, recalled, seq, part, cut))
+        shortened = max(-grown, 0)
+        shown.append(
+            Shown(source, message["role"], tokens - recalled, recalled, shortened, seq, part, cut)
+        )
     return shown
+
+
+def _written(context: Context) -> Iterator[str]:
+    """The sources of the messages that remora wrote, in their order."""
+    if context.synopsis is not None:
+        yield "synopsis"
+    elif context.sources.instructions.count:
+        yield "instructions"
+    yield from repeat("summary", context.sources.summary.count)
+    yield from repeat("long_term")
 
 
 async def explain_recall(

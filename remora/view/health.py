@@ -16,7 +16,9 @@ from remora.api.asking import ask_status
 from remora.api.health import Health
 from remora.api.status import FullMailbox, RuntimeStatus, StatusQuestion
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
+from remora.models.compression import CompressionStatistics
 from remora.observe import ask
+from remora.runtime.jobs import QueueStatistics
 from remora.runtime.meters import Histogram
 from remora.runtime.threads import run_in_thread
 from remora.view.disk import measure_files
@@ -74,6 +76,8 @@ class HealthAnswer(msgspec.Struct, frozen=True):
         since: when it opened the memory.
         note: why nothing is known; empty if something is.
         health: what the process says.
+        queues: its background jobs since it started, by queue.
+        summaries: what its summarizers did since it started, by model.
         samples: the last minutes, the earliest first.
         mailboxes: for whom most requests wait.
         disk: bytes, by part of the directory.
@@ -83,6 +87,8 @@ class HealthAnswer(msgspec.Struct, frozen=True):
     since: str = ""
     note: str = ""
     health: Health | None = None
+    queues: dict[str, QueueStatistics] = {}
+    summaries: dict[str, CompressionStatistics] = {}
     samples: Sequence[Sample] = ()
     mailboxes: Sequence[FullMailbox] = ()
     disk: dict[str, int] = {}
@@ -125,11 +131,14 @@ class HealthSamples:
         status = self._last
         if status is None:
             return HealthAnswer(note=self._note, disk=self._disk)
+        figures = status.statistics
         return HealthAnswer(
             status.pid,
             status.since,
             "",
             status.health,
+            {} if figures is None else figures.supervisor.queues,
+            {} if figures is None else figures.compression,
             list(self._samples),
             status.mailboxes,
             self._disk,

@@ -236,6 +236,42 @@ class Held:
         return "They talked about Figaro."
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"city": 1}'}}
+
+
+async def test_tools_and_attachments_of_a_message(directory: Path) -> None:
+    """Calls, the call that a result answers, and images are told apart from the text."""
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/sea.png?x=1"}}
+    chats: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "Where is it?"}, picture]},
+        {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Lisbon"},
+    ]
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await runtime.session("alice", "chat").append(chats)
+    async with opened_page(directory, CONFIG) as page:
+        asked, called, result = await get_chat(page, "messages", first=1, last=3)
+    assert (asked["text"], asked["attachments"]) == ("Where is it?", ["image sea.png"])
+    assert (called["text"], called["attachments"], called["answers"]) == ("I look.", [], "")
+    assert called["calls"] == [{"id": "c1", "name": "look_up", "arguments": '{"city": 1}'}]
+    assert (result["text"], result["calls"], result["answers"]) == ("Lisbon", [], "c1")
+
+
+async def test_how_much_a_memory_has(directory: Path) -> None:
+    """Users, sessions and messages without those that are deleted, of all shards."""
+    async with ShardedRuntime.of(Runtime(directory, config=CONFIG), shards=3) as memory:
+        for number in range(6):
+            chat = memory.session(f"user {number % 4}", f"chat {number}")
+            receipt = await chat.append([said("One."), said("Two.")])
+        await chat.delete([receipt.ids[0]])
+        await memory.user("only remembers").remember("Likes tea.")
+        counted = await memory.counts()
+    async with opened_page(directory, CONFIG) as page:
+        found = await get(page, "counts")
+    assert found == {"users": 5, "sessions": 6, "messages": 11}
+    assert (counted.users, counted.sessions) == (5, 6)
+
+
 async def test_a_compaction_while_it_is_made(directory: Path) -> None:
     """Its job runs; then its seconds are known, also in shards, until the process ends."""
     held = Held()
@@ -327,6 +363,29 @@ async def test_what_the_model_sees_and_recalls(owner: Runtime, directory: Path) 
     config = Config.from_dict(TREE | {"recall": {"deadline_s": 1e-6}})
     async with opened_page(directory, config) as page:
         assert (await get(page, "context", **other))["sources"]["long_term"]["count"] > 0
+
+
+async def test_each_message_of_a_context_has_its_source(owner: Runtime, directory: Path) -> None:
+    """With instructions at the beginning, which stay before the summary; and what is shortened."""
+    chat = owner.session("alice", "pinned")
+    await chat.append({"role": "system", "content": "Be brief."})
+    for number in range(30):
+        await chat.append(said(f"Sentence {number} is about Figaro, who likes boxes."))
+    await chat.append(said("long " * 400))
+    await owner.settle()
+    async with opened_page(directory, CONFIG) as page:
+        for query in ({}, {"query": "Figaro 7"}):
+            asked = {"user": "alice", "session": "pinned", "max_tokens": 280, **query}
+            found = await get(page, "context", **asked)
+            shown = found["messages"]
+            sources = ["recent", "summary", *(["long_term"] if query else []), "recent"]
+            assert [one["source"] for one in shown] == sources
+            assert shown[0]["seq"] == 1
+            assert found["parts"]["summary"] == shown[1]["tokens"] > 0
+            assert ("long_term" in found["parts"]) == bool(query)
+            newest = next(one for one in shown if one["seq"] == 32)
+            assert newest["shortened"] > 100
+            assert shown[0]["shortened"] == 0
 
 
 WRONG: list[tuple[str, dict[str, str | int], str]] = [

@@ -21,6 +21,7 @@ from tests.browsing import (
     is_wider,
     opened,
     served,
+    show,
     started_browser,
     violations,
     visit,
@@ -129,12 +130,16 @@ def test_the_keyboard_alone(page: Any) -> None:
     """It asks, measures and erases, and the focus stays where it was or goes to the answer."""
     page.on("dialog", lambda dialog: dialog.accept())
     visit(page, "user 7", "chat")
+    reach(page, "Recall")
+    page.keyboard.press("Enter")
     page.focus("#question")
     page.keyboard.type("hidden")
     reach(page, "recall")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#recall table")
+    page.wait_for_selector("#recall .hit")
     assert page.evaluate("document.activeElement.textContent") == "recall"
+    reach(page, "Erase")
+    page.keyboard.press("Enter")
     reach(page, "erase this user")
     page.keyboard.press("Enter")
     page.wait_for_selector("#erasure table")
@@ -147,13 +152,15 @@ def test_the_keyboard_alone(page: Any) -> None:
 def test_a_session_that_is_erased_elsewhere(browser: Any, address: str, page: Any) -> None:
     """Nothing of it stays on a page that shows it; and it is shown again when it is there again."""
     visit(page, "user 8", "chat")
+    show(page, "recall")
     page.fill("#question", "script")
     page.press("#question", "Enter")
-    page.wait_for_selector("#recall table")
+    page.wait_for_selector("#recall .hit")
     assert INJECTIONS[8][:11] in page.inner_text("main")
     with opened(browser, address) as other:
         other.on("dialog", lambda dialog: dialog.accept())
         visit(other, "user 8", "chat")
+        show(other, "erasure")
         other.locator("#erasure button", has_text="erase this session").click()
         other.wait_for_selector("#erasure table")
     page.wait_for_selector("text=There is no such session")
@@ -187,7 +194,7 @@ def test_long_ids_of_any_direction(browser: Any, address: str) -> None:
         for name in LONG_IDS:
             page.goto(f"{home}#/{quote(name, safe='')}/{quote(name, safe='')}")
             page.wait_for_selector(".strip[aria-valuemax]")
-            page.wait_for_selector("#context-size")
+            page.wait_for_selector("#context-size", state="attached")
             shown = name.replace("\u202e", "\u27e8U+202E\u27e9")  # would turn what follows around
             assert shown in page.text_content("h1")
             assert page.title().startswith(shown[:20])
@@ -199,8 +206,10 @@ def test_hostile_text_is_text(page: Any) -> None:
     """In ids, messages, summaries, contexts, and what recall finds."""
     visit(page, "mallory", "session")
     assert "mallory <b> / session <i>" in page.inner_text("h1")
-    page.locator("#context details summary").first.click()
     page.wait_for_selector("#context .messages .text")
+    page.wait_for_selector("#conversation .turn .text")
+    contents = page.inner_text("main")
+    show(page, "compactions")
     for details in page.locator("#compactions details summary").all():
         details.click()
     strip = page.locator(".strip")
@@ -209,10 +218,12 @@ def test_hostile_text_is_text(page: Any) -> None:
     for _ in INJECTIONS:
         page.keyboard.press("ArrowRight")
     page.wait_for_selector(f"h3:has-text('Message {len(INJECTIONS) + 1}')")
+    show(page, "recall")
     page.fill("#question", "script document title")
     page.press("#question", "Enter")
-    page.wait_for_selector("#recall table")
+    page.wait_for_selector("#recall .hit")
     shown = page.inner_text("main")
+    assert INJECTIONS[2] in contents
     for text in INJECTIONS[:2]:
         assert text in shown
     assert page.title() == "session <i> \u2013 remora"
@@ -262,9 +273,22 @@ def test_everybody_can_use_it(page: Any) -> None:
     page.locator(".strip").focus()
     page.keyboard.press("Home")
     page.wait_for_selector("text=The summary that covers it")
+    assert violations(page) == []
+    show(page, "recall")
     page.fill("#question", "box 7")
     page.press("#question", "Enter")
-    page.wait_for_selector("#recall table")
+    page.wait_for_selector("#recall .hit")
+    assert violations(page) == []
+    show(page, "compactions")
     page.locator("#compactions details summary").first.click()
+    assert violations(page) == []
+    assert not is_wider(page)
+    show(page, "context")
+    page.fill("#query", "box 7")
+    page.wait_for_selector("#context .shown.long_term")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.wait_for_selector("#keys[open]")
     assert violations(page) == []
     assert not is_wider(page)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tests.browsing import MARKS, WAYS, is_wider, opened, served, started_browser, visit
+from tests.browsing import MARKS, WAYS, is_wider, opened, served, show, started_browser, visit
 from tests.replaying import MODEL, Replayed
 
 pytestmark = MARKS
@@ -132,6 +132,7 @@ def test_users_and_sessions(page: Any, server: Server) -> None:
     page.fill("#users-search", "writer 1")
     page.wait_for_selector("#users li:only-child")
     page.locator("#users a").first.click()
+    page.wait_for_selector("#users", state="hidden")  # its place is that of the sessions
     page.wait_for_selector("#sessions a >> text=in memory")
     newest = page.locator("#sessions a bdi").first.inner_text()
     page.wait_for_selector(f"#sessions li:first-child:not(:has-text('{newest}'))")
@@ -202,36 +203,34 @@ def test_what_the_model_sees(page: Any, server: Server) -> None:
     page.wait_for_selector(".stack:not(:has(.long_term))")
     page.locator("#budget").fill("150")
     page.wait_for_selector("text=of 150 tokens")
-    recent = page.locator("#context tr", has_text="recent").inner_text()
+    recent = page.locator("#context .sources li", has_text="recent").first.inner_text()
     assert "token" in recent  # how much was omitted of it
-    assert page.locator("#context tr", has_text="user profile").count() == 1
+    assert page.locator("#context .sources li", has_text="user profile").count() == 1
+    page.wait_for_selector("#conversation .turn .omitted:visible")
+    assert page.locator("#context .gap", has_text="in the summary").count() == 1
+    assert page.locator("#context .gap", has_text="left out").count() == 1
     page.locator("#at").focus()
     page.keyboard.press("Home")
     for _ in range(5):
         page.keyboard.press("ArrowRight")
     page.wait_for_selector("output[for=at]:text-is('5')")
     page.wait_for_selector(".stack:not(:has(.summary))")
-    assert 1 <= figures(page.inner_text("#context summary"))[0] <= 5
+    assert 1 <= figures(page.inner_text("#context .order"))[0] <= 5
 
 
 def test_recall_is_explained(page: Any, server: Server) -> None:
     """A bar for each score, the best memory first, and a reason for each that is left out."""
     visit(page, server.replayed.user, "whole")
+    show(page, "recall")
     asked = server.replayed.texts[4]
     page.fill("#question", asked[:200])
     page.fill("#limit", "5")
     page.press("#question", "Enter")
-    page.wait_for_selector("#recall table")
-    heads = page.locator("#recall thead th").all_inner_texts()
-    assert heads == [
-        "rank",
-        "memory",
-        "score",
-        "turn: words",
-        "window: words near it",
-        "vector: meaning",
-    ]
-    first = page.locator("#recall tbody tr").first
+    page.wait_for_selector("#recall .hit")
+    first = page.locator("#recall .hit").first
+    labels = ["score", "turn: words", "window: words near it", "vector: meaning"]
+    assert first.locator("dt").all_inner_texts() == labels
+    assert first.locator(".rank").inner_text() == "1"
     assert asked[:40] in first.inner_text()
     bars = first.locator(".bar .fill").evaluate_all(
         "(all) => all.map((one) => parseFloat(one.style.width))"
@@ -241,13 +240,17 @@ def test_recall_is_explained(page: Any, server: Server) -> None:
     assert all(0 < one <= 100 for one in bars)
     reasons = page.locator("#recall .reason").all_inner_texts()
     assert "below the limit of 5" in reasons
-    rows = page.locator("#recall tbody tr")
-    assert rows.count() == len(reasons) + rows.count() - page.locator("#recall .left-out").count()
+    assert page.locator("#recall .left-out").count() == len(reasons)
+    assert page.locator("#recall .hit").count() == 5 + sum("limit" in one for one in reasons)
+    page.click("#recall button >> text=show in the context")
+    page.wait_for_selector("#context .stack .long_term")
+    assert page.input_value("#query") == asked[:200]
 
 
 def test_compactions(page: Any, server: Server) -> None:
     """Messages before, summary after, tokens in and out, model, seconds; fallbacks are marked."""
     visit(page, server.replayed.user, "whole")
+    show(page, "compactions")
     newest = page.locator("#compactions details").first
     title = newest.locator("summary").inner_text()
     assert f"by {MODEL}" in title
@@ -262,6 +265,7 @@ def test_compactions(page: Any, server: Server) -> None:
     assert len(last) > 10
     assert "They spoke about" in newest.locator(".two > div").last.inner_text()
     visit(page, server.replayed.user, "fallback")
+    show(page, "compactions")
     page.wait_for_selector("#compactions details.degraded")
     degraded = page.locator("#compactions details.degraded summary").first.inner_text()
     assert "fallback: the model failed" in degraded
@@ -287,17 +291,23 @@ def test_everybody_can_use_it(page: Any, server: Server, request: pytest.Fixture
     name = next(name for name, one in WAYS.items() if one == way)
     page.click("header .name")
     page.wait_for_selector("#health svg.spark")
-    page.wait_for_selector("#jobs table")
+    page.wait_for_selector("#jobs .jobs li")
     assert not is_wider(page)
     take_picture(page, f"memory-{name}")
     visit(page, server.replayed.user, "held")
     page.locator(".strip").focus()
     page.keyboard.press("Home")
     page.wait_for_selector("text=The summary that covers it")
+    show(page, "context")
+    page.fill("#query", server.replayed.texts[4][:80])
+    page.wait_for_selector("#context .stack .long_term")
     take_picture(page, f"session-{name}")
+    show(page, "recall")
     page.fill("#question", server.replayed.texts[4][:80])
     page.press("#question", "Enter")
-    page.wait_for_selector("#recall table")
+    page.wait_for_selector("#recall .hit")
+    assert not is_wider(page)
+    show(page, "compactions")
     page.locator("#compactions details summary").first.click()
     assert not is_wider(page)
 
@@ -315,8 +325,8 @@ def test_jobs_and_erasure(browser: Any, tmp_path: Path, data: Path) -> None:
 
 def change(page: Any, server: Server) -> None:
     page.click("header .name")
-    page.locator("#jobs tr", has_text="running").locator("text=held").first.wait_for()
-    dead = page.locator("#jobs tr", has=page.get_by_role("button", name="retry"))
+    page.locator("#jobs li", has_text="running").locator("text=held").first.wait_for()
+    dead = page.locator("#jobs li", has=page.get_by_role("button", name="retry"))
     assert dead.count() == server.replayed.dead
     assert "ValueError" in dead.first.inner_text()
     dead.first.get_by_role("button", name="drop").click()
@@ -329,6 +339,7 @@ def change(page: Any, server: Server) -> None:
     server.process.stdin.flush()
     page.wait_for_selector(".marks:not(:has-text('being summarized'))")
     visit(page, server.replayed.user, "talk 0")
+    show(page, "erasure")
     page.locator("#erasure button", has_text="erase this session").click()
     page.wait_for_selector("#erasure table")
     receipt = page.locator("#erasure tr", has_text="messages").inner_text()

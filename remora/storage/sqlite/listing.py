@@ -32,6 +32,12 @@ _LAST_SEQ = (
     f"coalesce((SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE {_ITS_MESSAGES} "
     "ORDER BY m.pos DESC LIMIT 1), 0)"
 )
+COUNT_ALL = (
+    "SELECT count(DISTINCT s.user), count(*) FILTER (WHERE s.session != ''), "
+    f"coalesce(sum(max({_LAST_SEQ} - s.trimmed, 0)), 0) - (SELECT count(*) FROM messages AS m "
+    "INDEXED BY messages_removed WHERE m.removed IS NOT NULL) FROM actors AS s"
+)
+"""Users, sessions and messages of a journal: one look into the table of messages a session."""
 _UNWRITTEN = "(SELECT value FROM json_each(?))"
 _THEIR_USERS = f"(SELECT h.user FROM actors AS h WHERE h.sid IN {_UNWRITTEN})"
 _DIRECTIONS = {"name": (">", "ASC"), "newest": ("<", "DESC"), "oldest": (">", "ASC")}

@@ -27,6 +27,7 @@ from remora.storage.erasure_notes import (
 )
 from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.sqlite.listing import (
+    COUNT_ALL,
     read_session_rows,
     read_user_rows,
     session_query,
@@ -128,6 +129,13 @@ def peek_sessions(
         query = partial(session_query, user, page)
         rows = _read_page(database, page, unwritten, query)
         return read_session_rows(_first(rows, page), user, page)
+
+
+def peek_counts(journal: Path) -> tuple[int, int, int]:
+    """How many users, sessions and messages a journal has; see `peek_jobs`."""
+    with open_to_peek(journal) as database:
+        users, sessions, messages = database.execute(COUNT_ALL).fetchone()
+    return users, sessions, messages
 
 
 def _read_page(

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { counted, el, fill, number, seconds, section, stored } from "./dom.js";
-import { messageText, summaryTitle } from "./message.js";
+import { cutNote, messageParts, summaryTitle } from "./message.js";
 
 const MOVES = { dropped: "dropped without a summary", cleared: "cleared", restated: "the summary was replaced from outside" };
 const PAGE = 100;
@@ -11,7 +11,7 @@ const FIRST = 20;
 export class CompactionsPanel {
   constructor() {
     this.list = el("div", {});
-    this.element = section("compactions", "Compactions", this.list);
+    this.element = section("compactions", "Summaries", this.list);
     this.drawn = "";
     this.most = FIRST;
     this.more = el("button", { type: "button", onclick: () => { this.most = Infinity; this.draw(); } }, "all compactions");
@@ -37,7 +37,7 @@ export class CompactionsPanel {
     const open = new Set([...this.list.querySelectorAll("details[open]")].map((one) => one.dataset.number));
     fill(this.list, ...compactions.slice(0, this.most).map((one) => this.item(one, open.has(String(one.number)))),
       compactions.length > this.most ? this.more : null);
-    if (!compactions.length) this.list.append(el("p", { class: "quiet" }, "None yet: all messages are in the buffer."));
+    if (!compactions.length) this.list.append(el("p", { class: "empty" }, "None yet: all messages are in the buffer. When it is full, the oldest of them are summarized."));
   }
 
   item(one, open) {
@@ -78,7 +78,7 @@ export class CompactionsPanel {
     try {
       const found = await ask("messages", { user: this.session.user, session: this.session.session, first, last });
       before.append(...found.map((one) => el("div", {},
-        el("p", { class: "quiet" }, `${number(one.seq)}, ${one.role}, ${counted(one.tokens, "token")}`), ...messageText(one))));
+        el("p", { class: "quiet" }, `${number(one.seq)}, ${one.role}, ${counted(one.tokens, "token")}`), ...messageParts(one), cutNote(one))));
     } catch (e) {
       before.append(el("p", { class: "failed" }, stored(e.message)));
       return;

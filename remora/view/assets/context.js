@@ -1,35 +1,38 @@
-// What the model sees: the context by source, against the budget.
+// What the model sees: the context in its order and by source, against the budget.
 
 import { ask } from "./api.js";
-import { counted, debounced, el, fill, number, section, stored, table } from "./dom.js";
+import { counted, debounced, el, fill, number, section, stored } from "./dom.js";
+import { place } from "./people.js";
+import { stateOf } from "./strip.js";
 
-const NAMES = { synopsis: "user profile", summary: "summary", long_term: "recalled", recent: "recent", working: "working memory" };
-
-const PAGE = 100;
+export const NAMES = {
+  instructions: "instructions", synopsis: "user profile", summary: "summary", recent: "recent",
+  working: "working memory", long_term: "recalled",
+};
+const PAGE = 50;
+const LONG = 320; // characters of a text that is folded
 
 export class ContextPanel {
-  constructor() {
+  /** Calls `told` with the numbers of the messages that are in the context now; null if that is not known. */
+  constructor(told) {
+    this.told = told;
     const load = debounced(() => this.load());
     this.budget = el("input", { type: "range", id: "budget", min: 0, step: 50, oninput: load });
     this.at = el("input", { type: "range", id: "at", min: 0, step: 1, oninput: load });
     this.budgetText = el("output", { for: "budget" });
     this.atText = el("output", { for: "at" });
-    this.query = el("input", { type: "search", id: "query", placeholder: "recall nothing", oninput: debounced(() => this.load(), 500) });
-    this.result = el("div", {});
+    this.query = el("input", { type: "search", id: "query", placeholder: "What would the user ask? Empty: nothing is recalled", oninput: debounced(() => this.load(), 500) });
+    this.result = el("div", { class: "result" });
     this.element = section("context", "What the model sees",
-      el("p", { class: "quiet" }, "What the application would send to its model now, at most so many tokens: the summary of what was said before, recent messages, and memories of this user."),
       el("div", { class: "controls" },
-        el("label", { for: "budget" }, "budget ", this.budgetText), this.budget,
-        el("label", { for: "at" }, "as of message ", this.atText), this.at,
-        el("label", { for: "query" }, "with memories for"), this.query),
+        el("div", { class: "field wide" }, el("label", { for: "query" }, "With memories for"), this.query),
+        el("div", { class: "field" }, el("span", { class: "over" }, el("label", { for: "budget" }, "Budget"), this.budgetText), this.budget),
+        el("div", { class: "field" }, el("span", { class: "over" }, el("label", { for: "at" }, "As of message"), this.atText), this.at)),
       this.result);
     this.turn = 0;
-    this.messages = null;
-    this.most = PAGE;
-    this.heading = el("summary", {});
     this.items = el("ol", { class: "messages" });
     this.more = el("button", { type: "button", onclick: () => { this.most += PAGE; this.list(); } }, "more messages");
-    this.details = el("details", { ontoggle: () => this.toggle() }, this.heading, this.items, this.more);
+    this.clear();
   }
 
   show(session) {
@@ -47,12 +50,19 @@ export class ContextPanel {
     return this.load();
   }
 
+  /** Shows the context for another question. */
+  ask(question) {
+    this.query.value = question;
+    return this.load();
+  }
+
   /** Nothing is known of the session that is to be shown. */
   clear() {
     this.session = null;
-    this.messages = null;
+    this.found = null;
+    this.opened = new Set();
     this.turn += 1;
-    fill(this.result);
+    fill(this.result, el("p", { class: "loading" }, "Building the context"));
   }
 
   async load() {
@@ -62,66 +72,119 @@ export class ContextPanel {
     const now = at === this.session.last_seq;
     this.budgetText.textContent = counted(this.budget.value, "token");
     this.atText.textContent = now ? `${number(at)} (now)` : number(at);
+    this.element.setAttribute("aria-busy", "true");
     try {
       const found = await ask("context", {
         user: this.session.user, session: this.session.session, max_tokens: this.budget.value,
-        at: now ? null : at, query: this.query.value.trim(), messages: this.details.open ? 1 : 0,
+        at: now ? null : at, query: this.query.value.trim(), messages: this.element.hidden ? 0 : 1,
       });
       if (turn === this.turn) this.draw(found);
     } catch (e) {
-      if (turn === this.turn) fill(this.result, el("p", { class: "failed" }, stored(e.message)));
+      if (turn === this.turn) fill(this.result, el("p", { class: "failed callout" }, stored(e.message)));
+    } finally {
+      if (turn === this.turn) this.element.removeAttribute("aria-busy");
     }
   }
 
   draw(found) {
+    this.found = found;
+    // those of an earlier context say nothing of the conversation now
+    this.told(found.messages && found.at === null ? new Set(found.messages.map((one) => one.seq)) : null);
+    const parts = this.parts();
     const whole = Math.max(found.budget, found.tokens, 1);
-    const stack = el("div", { class: "stack", role: "img", "aria-label": this.describe(found) });
-    for (const [name, tokens] of Object.entries(found.parts)) {
+    const stack = el("div", { class: "stack", role: "img", "aria-label": this.describe(parts) });
+    for (const [name, tokens] of parts) {
       const piece = el("span", { class: `part ${name}`, title: `${NAMES[name]}: ${counted(tokens, "token")}` });
       piece.style.width = `${(tokens / whole) * 100}%`;
       stack.append(piece);
     }
-    const sources = Object.entries(found.sources).map(([name, one]) => el("tr", { class: one.status === "off" ? "quiet" : "" },
-      el("th", { scope: "row" }, el("span", { class: `cell part ${name}`, "aria-hidden": "true" }), NAMES[name] ?? stored(name)),
-      el("td", {}, one.status),
-      el("td", { class: "figure" }, number(found.parts[name] ?? 0)),
-      el("td", { class: "figure" }, number(one.count)),
-      el("td", { class: "figure" }, one.omitted ? `${number(one.omitted)} (${counted(one.omitted_tokens, "token")})` : ""),
-      el("td", {}, stored(one.detail))));
+    const sources = Object.keys(NAMES).filter((name) => name in found.sources).map((name) => [name, found.sources[name]]);
+    const used = ([name, one]) => !["off", "ok"].includes(one.status) || name in found.parts;
+    const off = sources.filter((one) => !used(one));
+    const unfolded = this.result.querySelector(".off")?.open;
     fill(this.result,
+      el("p", { id: "context-size" }, el("strong", {}, number(found.tokens)), this.describe(parts).slice(number(found.tokens).length)),
       stack,
-      el("p", { id: "context-size" }, this.describe(found)),
-      table("Sources of the context", ["source", "status", "tokens", "gave", "left out", "why"], sources),
-      el("p", { class: "quiet" }, "Memory blocks are the application's own code: this page does not show them."),
-      this.details);
-    this.messages = found.messages;
-    fill(this.heading, counted(found.count, "message"));
-    if (this.details.open && !this.messages) this.load();  // opened in the meantime
-    else this.list();
+      el("ul", { class: "sources", "aria-label": "Sources of the context" }, sources.filter(used).map((one) => this.source(one))),
+      off.length ? el("details", { class: "off", open: unfolded }, el("summary", {}, `Without ${off.map(([name]) => NAMES[name]).join(", ")}`),
+        el("ul", { class: "sources" }, off.map((one) => this.source(one)))) : null,
+      el("h3", { class: "order" }, `In this order: ${counted(found.count, "message")}`),
+      found.count ? null : el("p", { class: "empty" }, "Nothing: the session has no messages yet, or the budget is too small for the newest."),
+      this.items, this.more,
+      el("p", { class: "quiet" }, "Memory blocks are the application's own code: this page does not show them."));
+    this.list();
   }
 
-  /** Asks for the messages when they are looked at: a context may have thousands. */
-  toggle() {
-    if (!this.details.open) fill(this.items);
-    else if (this.messages) this.list();
-    else this.load();
+  /** Sources with their tokens, in the order of the context. */
+  parts() {
+    return Object.keys(NAMES).filter((name) => this.found.parts[name]).map((name) => [name, this.found.parts[name]]);
+  }
+
+  source([name, one]) {
+    const facts = [
+      one.count ? `gave ${number(one.count)}` : "", one.shortened ? `${number(one.shortened)} shortened` : "",
+      one.omitted ? `${number(one.omitted)} left out (${counted(one.omitted_tokens, "token")})` : "",
+    ].filter(Boolean).join(", ");
+    return el("li", {},
+      el("span", { class: `dot part ${name}`, "aria-hidden": "true" }), el("strong", {}, NAMES[name]),
+      el("span", { class: `pill ${one.status}` }, one.status),
+      el("span", { class: "facts" }, facts),
+      el("span", { class: "figure" }, name in this.found.parts ? number(this.found.parts[name]) : "0"),
+      one.detail ? el("span", { class: "why" }, stored(one.detail)) : null);
   }
 
   list() {
-    if (!this.details.open || !this.messages) return;
-    const shown = this.messages.slice(0, this.most).map((one) => el("li", { class: `shown ${one.source}` },
-      el("p", { class: "quiet" }, `${one.role}, ${NAMES[one.source]}${one.seq ? ` message ${number(one.seq)}` : ""}, ${counted(one.tokens + one.recalled, "token")}`,
-        one.recalled ? `, ${number(one.recalled)} of them recalled` : ""),
-      stored(one.text, "pre", { class: "text" }), one.cut ? el("p", { class: "quiet" }, "The rest is left out here.") : null));
-    fill(this.items, shown);
-    this.more.hidden = this.messages.length <= this.most;
+    const { messages } = this.found;
+    if (!messages) return;
+    const nodes = [];
+    let last = 0;
+    for (const [at, one] of messages.slice(0, this.most).entries()) {
+      if (one.seq > last + 1) nodes.push(this.gap(last + 1, one.seq - 1));
+      if (one.seq) last = one.seq;
+      nodes.push(this.item(one, at));
+    }
+    fill(this.items, nodes);
+    this.more.hidden = messages.length <= this.most;
   }
 
-  describe(found) {
-    const parts = Object.entries(found.parts).map(([name, tokens]) => `${NAMES[name]} ${number(tokens)}`);
+  /** Says why messages between two others are missing. */
+  gap(first, last) {
+    const state = stateOf(this.session, last);
+    const why = { archived: this.found.sources.summary.count ? "in the summary" : "archived", trimmed: "no longer kept", removed: "deleted or rewound" }[state] ?? "left out";
+    return el("li", { class: "gap" }, el("a", { href: place(this.session.user, this.session.session, last) },
+      first === last ? `message ${number(first)}` : `messages ${number(first)} to ${number(last)}`), `: ${why}`);
+  }
+
+  item(one, at) {
+    const key = one.seq || `${one.source} ${at}`;
+    const text = stored(one.text, "pre", { class: "text" });
+    const long = one.text.length > LONG || one.text.split("\n").length > 6;
+    const open = this.opened.has(key);
+    const more = !long ? null : el("button", {
+      type: "button", class: "plain", "aria-expanded": String(open), onclick: () => {
+        if (!this.opened.delete(key)) this.opened.add(key);
+        text.classList.toggle("clamp", !this.opened.has(key));
+        more.textContent = this.opened.has(key) ? "less" : "more";
+        more.setAttribute("aria-expanded", String(this.opened.has(key)));
+      },
+    }, open ? "less" : "more");
+    text.classList.toggle("clamp", long && !open);
+    return el("li", { class: `shown ${one.source}` },
+      el("div", { class: "head" },
+        el("span", { class: `dot part ${one.source}`, "aria-hidden": "true" }),
+        el("span", { class: "role" }, one.role), " ", el("span", { class: "quiet" }, NAMES[one.source]),
+        one.seq ? el("a", { href: place(this.session.user, this.session.session, one.seq) }, `#${number(one.seq)}`) : null,
+        one.shortened ? el("span", { class: "pill omitted" }, `shortened by ${counted(one.shortened, "token")}`) : null,
+        one.recalled ? el("span", { class: "pill" }, `${number(one.recalled)} recalled`) : null,
+        el("span", { class: "figure" }, counted(one.tokens + one.recalled, "token"))),
+      text, more, one.cut && (open || !long) ? el("p", { class: "quiet" }, "The rest is left out here.") : null);
+  }
+
+  describe(parts) {
+    const { found } = this;
     const left = found.omitted ? `; ${counted(found.omitted, "older message")} left out` : "";
     const waiting = found.awaiting.length ? `; ${counted(found.awaiting.length, "tool call")} without a result withheld` : "";
-    const sum = parts.length > 0 ? ` = ${parts.join(" + ")}` : "";
+    const sum = parts.length > 0 ? ` = ${parts.map(([name, tokens]) => `${NAMES[name]} ${number(tokens)}`).join(" + ")}` : "";
     return `${number(found.tokens)} of ${counted(found.budget, "token")}${sum}${left}${waiting}`;
   }
 }

@@ -12,7 +12,7 @@ export class DiskPanel {
     this.button = el("button", { type: "button", onclick: () => attempt(() => this.refresh(true)) }, "measure");
     this.said = el("p", { role: "status" });
     this.result = el("div", {});
-    this.element = section("disk", "On disk", el("p", {}, this.button), this.said, this.result);
+    this.element = section("disk", "On disk", el("div", { class: "actions" }, this.button, this.said), this.result);
     this.timer = 0;
     this.shown = "";
   }

@@ -96,8 +96,22 @@ export function moment(iso) {
   const seconds = (Date.now() - date.getTime()) / 1000;
   const units = [[86400 * 365, "year"], [86400 * 30, "month"], [86400, "day"], [3600, "hour"], [60, "minute"]];
   const [size, unit] = units.find(([each]) => Math.abs(seconds) >= each) ?? [1, "second"];
-  const text = new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-Math.round(seconds / size), unit);
+  const text = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" }).format(-Math.round(seconds / size), unit);
   return el("time", { datetime: iso, title: iso }, text);
+}
+
+/**
+ * Makes `wanted` the children of an element, and moves none that stays, so that it keeps its focus,
+ * and what is open in it.
+ */
+export function settle(element, wanted) {
+  const staying = new Set(wanted);
+  for (const one of [...element.childNodes]) if (!staying.has(one)) one.remove();
+  let next = element.firstChild;
+  for (const one of wanted) {
+    if (one === next) next = next.nextSibling;
+    else element.insertBefore(one, next);
+  }
 }
 
 /** A section with a heading that screen readers list. */

@@ -13,7 +13,7 @@ export class ErasurePanel {
   constructor(told) {
     this.told = told;
     this.result = el("div", { role: "status", tabindex: -1 });
-    this.buttons = el("div", { class: "controls" });
+    this.buttons = el("div", { class: "actions" });
     this.element = section("erasure", "Erasure", el("p", { class: "quiet" }, "Removes messages, summaries and memories from all files. Backups and logs of yours stay."), this.buttons, this.result);
   }
 

@@ -7,8 +7,10 @@ import { place } from "./people.js";
 const STATES = ["waiting", "running", "delayed", "dead"];
 
 export class JobsPanel {
-  constructor(about) {
+  /** Calls `told` with what is found. */
+  constructor(about, told) {
     this.about = about;
+    this.told = told;
     this.said = el("p", { role: "status" });
     this.list = el("div", {});
     this.element = section("jobs", "Background jobs", el("p", { class: "quiet" }, "Summaries and indexing, made after messages are stored. A dead letter failed too often, and is not tried again by itself; no message is lost by it."), this.said, this.list);
@@ -16,24 +18,23 @@ export class JobsPanel {
 
   async refresh() {
     const found = await ask("jobs");
+    this.told(found);
     const queues = Object.entries(found.queues).map(([name, states]) => el("tr", {},
       el("th", { scope: "row" }, name), STATES.map((state) =>
         el("td", { class: state === "dead" && states.dead ? "figure failed" : "figure" }, number(states[state])))));
-    const jobs = found.jobs.map((one) => el("tr", { "data-key": `${one.id} ${one.state}` },
-      el("th", { scope: "row" }, stored(one.id)),
-      el("td", { class: one.state === "dead" ? "failed" : "" }, one.state),
-      el("td", {}, el("a", { href: one.session ? place(one.user, one.session) : place(one.user) },
-        stored(one.user), one.session ? [" / ", stored(one.session)] : "")),
-      el("td", { class: "figure" }, number(one.attempts)),
-      el("td", {}, one.next_try ? ["again ", moment(one.next_try)] : one.last_try ? ["tried ", moment(one.last_try)] : ""),
-      el("td", { class: "why" }, stored(one.error)),
-      this.about.allow_changes ? el("td", {}, one.state === "dead" ? [
+    const jobs = found.jobs.map((one) => el("li", { "data-key": `${one.id} ${one.state}` },
+      el("strong", {}, stored(one.id)), el("span", { class: `pill ${one.state}` }, one.state),
+      el("a", { href: one.session ? place(one.user, one.session) : place(one.user) },
+        stored(one.user), one.session ? [" / ", stored(one.session)] : ""),
+      el("span", { class: "quiet" }, one.attempts ? counted(one.attempts, "failure") : "",
+        one.next_try ? [", again ", moment(one.next_try)] : one.last_try ? [", tried ", moment(one.last_try)] : ""),
+      this.about.allow_changes && one.state === "dead" ? el("span", { class: "buttons" },
         el("button", { type: "button", onclick: () => this.act("retry", one.id), "aria-label": `retry ${one.id}` }, "retry"),
-        el("button", { type: "button", onclick: () => this.act("drop", one.id), "aria-label": `drop ${one.id}` }, "drop")] : "") : null));
-    const heads = ["job", "state", "whose", "failures", "when", "last failure"];
+        el("button", { type: "button", onclick: () => this.act("drop", one.id), "aria-label": `drop ${one.id}` }, "drop")) : null,
+      one.error ? el("span", { class: "why" }, stored(one.error)) : null));
     renew(this.list,
-      queues.length ? table("Jobs by queue", ["queue", ...STATES], queues) : el("p", { class: "quiet" }, "No background jobs wait, and there are no dead letters."),
-      jobs.length ? table("Jobs", this.about.allow_changes ? [...heads, "change"] : heads, jobs) : "",
+      queues.length ? table("Jobs by queue", ["queue", ...STATES], queues) : el("p", { class: "empty" }, "No background jobs wait, and there are no dead letters."),
+      jobs.length ? el("ul", { class: "jobs", "aria-label": "Jobs" }, jobs) : "",
       ...(found.erasures.length ? [el("h3", {}, "Erasures that wait for files to be rewritten"),
         table("Erasures", ["erasure", "whose, as a digest", "failures", "last failure"], found.erasures.map((one) => el("tr", {},
           el("th", { scope: "row" }, one.id), el("td", {}, stored(one.user)), el("td", { class: "figure" }, number(one.attempts)),

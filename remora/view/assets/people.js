@@ -1,25 +1,27 @@
-// Users and sessions, by last use, searched by how their ids begin.
+// Users, or the sessions of one, by last use, searched by how their ids begin.
 
 import { ask } from "./api.js";
 import { counted, debounced, el, fill, moment, renew, stored } from "./dom.js";
 
-export const place = (user = null, session = null) =>
-  `#/${[user, session].filter((one) => one !== null).map(encodeURIComponent).join("/")}`;
+export const place = (user = null, session = null, seq = null) =>
+  `#/${[user, session, seq].filter((one) => one !== null).map(encodeURIComponent).join("/")}`;
 
 /** One list with its search field; `fetch` gets prefix and cursor, `row` makes an item. */
 class Listing {
-  constructor(label, id, fetch, row) {
+  constructor(label, id, fetch, row, empty) {
     this.fetch = fetch;
     this.row = row;
+    this.empty = empty;
     this.clear();
     this.shown = 0;
-    this.list = el("ul", { id });
-    this.more = el("button", { type: "button", hidden: true, onclick: () => this.append() }, "more");
+    this.list = el("ul", { id, onkeydown: (event) => this.key(event) });
+    this.more = el("button", { type: "button", class: "plain", hidden: true, onclick: () => this.append() }, "more");
     this.search = el("input", {
-      type: "search", id: `${id}-search`, "aria-label": `${label} whose id begins with`, placeholder: "id begins with",
-      oninput: debounced(() => this.refresh()),
+      type: "search", id: `${id}-search`, "aria-label": `${label} whose id begins with`, placeholder: `${label}: id begins with`,
+      oninput: debounced(() => this.refresh()), onkeydown: (event) => this.key(event),
     });
-    this.element = el("div", { class: "listing" }, el("h2", {}, label), this.search, this.list, this.more);
+    this.title = el("h2", {}, label);
+    this.element = el("div", { class: "listing" }, this.title, el("div", { class: "search" }, this.search, el("kbd", { "aria-hidden": "true" }, "/")), this.list, this.more);
   }
 
   /** Nothing is known yet. */
@@ -56,11 +58,21 @@ class Listing {
     const focused = document.activeElement?.getAttribute?.("href");
     const within = this.list.contains(document.activeElement);
     renew(this.list, this.rows.map((one) => el("li", { "data-key": one.cursor.replace(/^-?\d+\//, "") }, this.row(one))),
-      this.known && !this.rows.length ? el("li", { class: "quiet" }, this.search.value ? "None begins like this; capitals count." : "None yet.") : null);
+      this.rows.length ? null : el("li", { class: this.known ? "quiet" : "loading" },
+        !this.known ? "Loading" : this.search.value ? "None begins like this; capitals count." : this.empty));
     this.more.hidden = !this.full;
     if (within && focused) {
       [...this.list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();
     }
+  }
+
+  key(event) {
+    const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const links = [...this.list.querySelectorAll("a")];
+    const next = links.indexOf(document.activeElement) + move;
+    (next < 0 ? this.search : links[Math.min(next, links.length - 1)])?.focus();
   }
 }
 
@@ -70,30 +82,46 @@ export class People {
     this.session = null;
     this.users = new Listing("Users", "users",
       (prefix, after) => ask("users", { prefix, after }),
-      (one) => this.link(place(one.user), one.user, one.user === this.user,
-        counted(one.sessions, "session"), one.last_at));
+      (one) => this.link(place(one.user), one.user, false, false, counted(one.sessions, "session"), one.last_at),
+      "None yet.");
     this.sessions = new Listing("Sessions", "sessions",
       (prefix, after) => ask("sessions", { user: this.user, prefix, after }),
-      (one) => this.link(place(this.user, one.session), one.session, one.session === this.session,
-        (one.live ? "in memory, " : "") + counted(one.messages, "message"), one.last_at));
-    this.sessions.element.hidden = true;
-    fill(element, this.users.element, this.sessions.element);
+      (one) => this.link(place(this.user, one.session), one.session, one.session === this.session, one.live,
+        (one.live ? "in memory, " : "") + counted(one.messages, "message"), one.last_at),
+      "None: this user has memories only.");
+    this.back = el("a", { href: place(), class: "back" }, "All users");
+    fill(element, this.back, this.users.element, this.sessions.element);
+    this.arrange();
   }
 
-  link(href, id, current, figure, at) {
-    return el("a", { href, "aria-current": current ? "true" : null },
+  link(href, id, current, live, figure, at) {
+    return el("a", { href, "aria-current": current ? "true" : null, class: live ? "live" : null },
       stored(id), el("span", { class: "quiet" }, `${figure}, `, moment(at)));
+  }
+
+  arrange() {
+    const all = this.user === null;
+    this.back.hidden = all;
+    this.users.element.hidden = !all;
+    this.sessions.element.hidden = all;
+  }
+
+  /** Moves the focus to the search field. */
+  search() {
+    const { search } = this.user === null ? this.users : this.sessions;
+    search.focus();
+    search.select();
   }
 
   async show(user, session) {
     const other = user !== this.user;
     this.user = user;
     this.session = session;
-    this.users.draw();
-    this.sessions.element.hidden = user === null;
+    this.arrange();
     if (other) {
       this.sessions.search.value = "";
       this.sessions.clear();
+      fill(this.sessions.title, user === null ? "" : el("a", { href: place(user) }, stored(user)));
     }
     this.sessions.draw();
     if (other && user !== null) await this.sessions.refresh();

@@ -46,7 +46,7 @@ export class Strip {
       onscroll: () => this.draw(), onkeydown: (event) => this.key(event),
     }, this.space);
     this.canvas.addEventListener("click", (event) => this.click(event));
-    this.marks = el("p", { class: "marks" });
+    this.marks = el("p", { class: "marks quiet" });
     this.legend = el("ul", { class: "legend" }, Object.keys(STATES).map((name) =>
       el("li", {}, el("span", { class: `cell ${name}`, "aria-hidden": "true" }), STATES[name])),
       el("li", {}, el("span", { class: "cell indexed", "aria-hidden": "true" }), "indexed, or being indexed"));
@@ -63,12 +63,11 @@ export class Strip {
     this.element.setAttribute("aria-valuemax", String(session.last_seq));
     const behind = Math.max(session.last_seq - marks.indexing_through, 0);
     fill(this.marks,
-      `${counted(session.last_seq, "message")}: archived through ${number(marks.archived_through)}`,
+      `${counted(session.last_seq, "message")}, archived through ${number(marks.archived_through)}`,
       marks.summarizing_through > marks.archived_through
         ? `, being summarized through ${number(marks.summarizing_through)}` : "",
-      `, ${counted(session.buffered, "message")} with ${counted(session.buffered_tokens, "token")} in the buffer`,
-      ` of ${number(session.token_limit)}; indexed through ${number(marks.indexing_through)}`,
-      behind ? `, ${number(behind)} to go.` : ".");
+      `, ${number(session.buffered)} in the buffer (${number(session.buffered_tokens)} of ${counted(session.token_limit, "token")})`,
+      `, indexed through ${number(marks.indexing_through)}`, behind ? `, ${number(behind)} to go` : "");
     this.layout();
     if (first || (grown && atEnd)) this.element.scrollTop = this.element.scrollHeight;
     this.say();
@@ -106,7 +105,9 @@ export class Strip {
       const y = Math.floor((seq - 1) / this.columns) * STEP - top + 1;
       const state = stateOf(this.session, seq);
       pen.fillStyle = colours[state];
-      pen.fillRect(x, y, CELL, CELL);
+      pen.beginPath();
+      pen.roundRect(x, y, CELL, CELL, 2);
+      pen.fill();
       if (seq <= marks.indexing_through && state !== "removed" && state !== "trimmed") {
         pen.fillStyle = colours.indexed;
         pen.fillRect(x, y + CELL - 3, CELL, 3);
@@ -144,6 +145,12 @@ export class Strip {
   }
 
   choose(seq) {
+    this.mark(seq);
+    this.chosen(seq);
+  }
+
+  /** Marks a message, and moves the strip to it. */
+  mark(seq) {
     this.seq = seq;
     const y = Math.floor((seq - 1) / this.columns) * STEP;
     if (y < this.element.scrollTop) this.element.scrollTop = y;
@@ -152,7 +159,6 @@ export class Strip {
     }
     this.draw();
     this.say();
-    this.chosen(seq);
   }
 
   say() {
