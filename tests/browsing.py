@@ -73,6 +73,14 @@ def started_browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """A page of a memory that has users; see `opened_empty`."""
+    with opened_empty(browser, address, **options) as page:
+        page.wait_for_selector("#users a", state="attached")
+        yield page
+
+
+@contextmanager
+def opened_empty(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """A page, which must say nothing on the console."""
     context = browser.new_context(**options)
     page = context.new_page()
@@ -81,7 +89,6 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(address)
-    page.wait_for_selector("#users a", state="attached")
     yield page
     assert not said, said
     context.close()

@@ -5,6 +5,7 @@ What it shows of a memory that a server uses: test_view_replayed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.browsing import (
     WAYS,
     is_wider,
     opened,
+    opened_empty,
     served,
     show,
     started_browser,
@@ -48,6 +50,19 @@ TREE: dict[str, Any] = {
     "supervisor": {"max_attempts": 1},
 }
 LONG = 5_000
+CALL = {"name": "find_box", "arguments": '{"cat": "Figaro <b>"}'}
+TOOLS: list[Any] = [
+    {"role": "user", "content": "Where is the cat?"},
+    {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": CALL}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "In box 7."},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "And this one?"},
+            {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+        ],
+    },
+]
 
 
 async def make(directory: Path) -> None:
@@ -72,6 +87,7 @@ async def make(directory: Path) -> None:
                     {"role": "assistant", "content": f"Noted, box {number}."},
                 ]
             )
+        await runtime.session("alice", "tools").append(TOOLS)
         bad = runtime.session("eve", "bad")
         await bad.append({"role": "user", "content": "poison"})
         await bad.flush()
@@ -250,6 +266,132 @@ def test_who_takes_the_disk(page: Any) -> None:
     assert page.inner_text("h1") == "alice"
 
 
+def test_keys(page: Any) -> None:
+    """A session is found, looked at part by part, and left with keys."""
+    page.wait_for_selector("#tab-context, h1:text-is('Overview')")
+    page.keyboard.press("?")
+    page.wait_for_selector("#keys[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#keys", state="hidden")
+    page.keyboard.press("/")
+    page.keyboard.type("alice?")  # in a field, keys write
+    page.wait_for_selector("text=None begins like this")
+    assert page.locator("#keys").is_hidden()
+    page.keyboard.press("Backspace")
+    page.wait_for_selector("#users li:only-child a")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#sessions a")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("tools")
+    page.wait_for_selector("#sessions li:only-child a")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "sessions-search"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#context-size")
+    page.keyboard.press("3")
+    page.wait_for_selector("#recall:visible")
+    assert page.evaluate("document.activeElement.id") == "tab-recall"
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#message:visible")
+    page.keyboard.press("1")  # the conversation
+    page.wait_for_selector("#conversation .turn")
+    page.keyboard.press("Home")
+    page.wait_for_selector("h3:text-is('Message 1')")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("h3:text-is('Message 2')")
+    page.wait_for_selector(".turn[data-seq='2'][aria-current]")
+    page.keyboard.press("u")
+    page.locator("h1", has_text=re.compile("^alice$")).wait_for()
+    page.keyboard.press("o")
+    page.wait_for_selector("h1:text-is('Overview')")
+
+
+def test_a_conversation(page: Any) -> None:
+    """Calls and results of tools are folded, attachments named, summaries in their place."""
+    visit(page, "alice", "tools")
+    call = page.locator("#conversation .turn[data-seq='2'] details")
+    assert "find_box" in call.locator("summary").inner_text()
+    call.locator("summary").click()
+    assert call.locator("pre").inner_text() == '{\n  "cat": "Figaro <b>"\n}'
+    result = page.locator("#conversation .turn.tool details")
+    assert not result.evaluate("one => one.open")
+    assert "In box 7." in result.locator("summary").inner_text()
+    picture = page.locator("#conversation .turn[data-seq='4']")
+    assert picture.locator(".text").inner_text() == "And this one?"
+    assert "image cat.png" in picture.locator(".chips").inner_text()
+    visit(page, "alice", "chat")
+    page.wait_for_selector("#conversation .mark.buffer")
+    places = page.locator("#conversation .turns > li").evaluate_all(
+        "(all) => all.map((one) => Number(one.dataset.seq) || one.className)"
+    )
+    summary = places.index("summary")
+    assert places[summary + 1] == "mark buffer"
+    assert places[summary - 1] + 1 == places[summary + 2]
+    states = page.locator(".turn").evaluate_all("(all) => all.map((one) => one.dataset.state)")
+    assert states == sorted(states)  # archived, buffer
+    assert {*states} == {"archived", "buffer"}
+
+
+def test_a_link_to_a_message(page: Any, address: str) -> None:
+    """What recall finds leads to its message in the conversation."""
+    visit(page, "alice", "tools")
+    show(page, "recall")
+    page.fill("#question", "Fact 3 Figaro box")
+    page.press("#question", "Enter")
+    page.locator("#recall .hit a", has_text="chat #7").first.click()
+    page.wait_for_selector("h1:has-text('/ chat')")
+    turn = page.locator(".turn[data-seq='7'][aria-current]")
+    turn.wait_for()
+    assert "Fact 3" in turn.inner_text()
+    box, room = turn.bounding_box(), page.locator(".scroller").bounding_box()
+    assert room["y"] <= box["y"] <= room["y"] + room["height"]
+
+
+def test_an_empty_memory(browser: Any, tmp_path: Path) -> None:
+    """It says how to begin, and nothing that would be wrong."""
+
+    async def make_empty() -> None:
+        async with Runtime(tmp_path / "memory", config=Config.from_dict(TREE)):
+            pass
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(anyio.run, make_empty).result()
+    with served(tmp_path / "memory") as page_address, opened_empty(browser, page_address) as page:
+        page.wait_for_selector("text=This memory is empty")
+        page.wait_for_selector("text=no process has the memory open")
+        page.wait_for_selector("text=No background jobs wait")
+        tiles = page.locator(".tiles li").all_inner_texts()
+        assert [one.split()[-1] for one in tiles[:3]] == ["0", "0", "0"]
+        assert page.inner_text("#users") == "None yet."
+        assert violations(page) == []
+
+
+def test_a_server_that_cannot_be_reached(browser: Any, address: str) -> None:
+    """The page says so, keeps what it has, and goes on when it is asked to try again."""
+    context = browser.new_context(**WAYS["light"])  # a browser notes failed requests itself
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector("#users a")
+    visit(page, "alice", "tools")
+    context.set_offline(True)
+    show(page, "recall")
+    page.fill("#question", "Figaro")
+    page.press("#question", "Enter")
+    page.wait_for_selector("#recall .callout.failed >> text=does not answer")
+    page.keyboard.press("Escape")
+    page.keyboard.press("o")
+    page.wait_for_selector("#problem >> text=does not answer")
+    context.set_offline(False)
+    page.click("#problem button")
+    page.wait_for_selector("#problem", state="hidden")
+    page.wait_for_selector(".tiles li >> text=Users")
+    context.close()
+
+
 def test_a_session_of_many_messages(page: Any) -> None:
     """Only what is in view is drawn, and the first and the last are one key away."""
     visit(page, "alice", "long")
@@ -261,6 +403,13 @@ def test_a_session_of_many_messages(page: Any) -> None:
     page.wait_for_selector("h3:text-is('Message 1')")
     page.keyboard.press("End")
     page.wait_for_selector(f"h3:has-text('Message {LONG:,}')")
+    page.wait_for_selector(f".turn[data-seq='{LONG}'][aria-current]")
+    for _ in range(8):  # as far as it goes, each time
+        first = page.locator(".turn").first.get_attribute("data-seq")
+        page.locator(".scroller").evaluate("one => { one.scrollTop = 0; }")
+        page.wait_for_selector(f".turn[data-seq='{int(first) - 1}']", state="attached")
+    assert page.locator(".turn").count() <= 200
+    assert page.locator("body *").count() < 5_000
 
 
 @pytest.mark.parametrize("page", WAYS.values(), ids=WAYS, indirect=True)
