@@ -336,6 +336,26 @@ def test_a_conversation(page: Any) -> None:
     assert {*states} == {"archived", "buffer"}
 
 
+def test_what_is_left_out_of_a_context(page: Any) -> None:
+    """It is said in the order of the context, and at the messages in the conversation."""
+    visit(page, "alice", "chat")
+    page.locator("#budget").fill("150")
+    page.wait_for_selector("text=of 150 tokens")
+    page.wait_for_selector("#conversation .turn .omitted:visible")
+    left = page.locator("#context .gap", has_text="left out").locator("a")
+    first, last = (int(one) for one in re.findall(r"\d+", left.inner_text()))
+    marked = page.locator(".turn:has(.omitted:visible)").evaluate_all(
+        "(all) => all.map((one) => Number(one.dataset.seq))"
+    )
+    assert marked == list(range(first, last + 1))
+    shown = page.locator("#context .shown a").all_inner_texts()
+    assert shown[0] == f"#{last + 1}"
+    assert f"{len(marked)} left out" in page.inner_text("#context .sources li:has(.recent)")
+    page.locator("#budget").fill("600")
+    page.wait_for_selector("#conversation .turn .omitted:visible", state="detached")
+    left.wait_for(state="detached")
+
+
 def test_a_link_to_a_message(page: Any, address: str) -> None:
     """What recall finds leads to its message in the conversation."""
     visit(page, "alice", "tools")

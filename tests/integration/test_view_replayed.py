@@ -206,9 +206,7 @@ def test_what_the_model_sees(page: Any, server: Server) -> None:
     recent = page.locator("#context .sources li", has_text="recent").first.inner_text()
     assert "token" in recent  # how much was omitted of it
     assert page.locator("#context .sources li", has_text="user profile").count() == 1
-    page.wait_for_selector("#conversation .turn .omitted:visible")
     assert page.locator("#context .gap", has_text="in the summary").count() == 1
-    assert page.locator("#context .gap", has_text="left out").count() == 1
     page.locator("#at").focus()
     page.keyboard.press("Home")
     for _ in range(5):

@@ -139,7 +139,7 @@ export class ContextPanel {
     const nodes = [];
     let last = 0;
     for (const [at, one] of messages.slice(0, this.most).entries()) {
-      if (one.seq > last + 1) nodes.push(this.gap(last + 1, one.seq - 1));
+      if (one.seq > last + 1) nodes.push(...this.gaps(last + 1, one.seq - 1));
       if (one.seq) last = one.seq;
       nodes.push(this.item(one, at));
     }
@@ -147,9 +147,20 @@ export class ContextPanel {
     this.more.hidden = messages.length <= this.most;
   }
 
-  /** Says why messages between two others are missing. */
+  /** Says why messages between two others are missing: those of each state by themselves. */
+  gaps(first, last) {
+    const { trimmed, watermarks } = this.session;
+    const ends = [trimmed, watermarks.archived_through, last].map((one) => Math.min(one, last));
+    return ends.flatMap((end) => {
+      if (end < first) return [];
+      const from = first;
+      first = end + 1;
+      return [this.gap(from, end)];
+    });
+  }
+
   gap(first, last) {
-    const state = stateOf(this.session, last);
+    const state = first === last ? stateOf(this.session, last) : last <= this.session.trimmed ? "trimmed" : last <= this.session.watermarks.archived_through ? "archived" : "buffer";
     const why = { archived: this.found.sources.summary.count ? "in the summary" : "archived", trimmed: "no longer kept", removed: "deleted or rewound" }[state] ?? "left out";
     return el("li", { class: "gap" }, el("a", { href: place(this.session.user, this.session.session, last) },
       first === last ? `message ${number(first)}` : `messages ${number(first)} to ${number(last)}`), `: ${why}`);
