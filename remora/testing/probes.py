@@ -195,6 +195,7 @@ _RECALL = {
     # finding
     "stale_memories_left_out": "memories that were found are changed or deleted by now: more are "
     "looked at",
+    "withdrawn_message_marked": "a recalled message asks for what its user took back since",
     "fact_left_out": "a fact that was found has a newer one in its place, or lost its messages",
     "recall_overtaken": "a user wrote during a search: its result is not kept for others",
     "recall_cache_invalidated": "a result that was held is dropped, because its user wrote",
