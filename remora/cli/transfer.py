@@ -421,16 +421,28 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
             with progress_bar("embedding") as (_, advance):
                 await runtime.reembedded(advance)
         rows = (await runtime.long_term_statistics()).rows
+        waiting = await _count_unindexed(runtime)
     if arguments.json:
-        print_json({"embedder": name, "rebuilt": begun is not None, "rows": rows})
+        rebuilt = begun is not None
+        print_json({"embedder": name, "rebuilt": rebuilt, "rows": rows, "unindexed": waiting})
         return 0
+    later = f"; {counted(waiting, 'message')} not indexed yet" if waiting else ""
     done = (
         f"long-term memory already uses {name}: there is nothing to do"
         if begun is None
-        else f"long-term memory now uses {name}: {counted(rows, 'row')}"
+        else f"long-term memory now uses {name}: {counted(rows, 'row')}{later}"
     )
     console.print(done, markup=False, highlight=False)
     return 0
+
+
+async def _count_unindexed(runtime: Runtime | ShardedRuntime) -> int:
+    """Return how many messages have no row yet, as those of a session that is not idle."""
+    reached = 0
+    for one in runtimes_of(runtime):
+        journal = one.internals.journal
+        reached += sum(through for _, through in await journal.indexed_through())
+    return max((await runtime.counts()).messages - reached, 0)
 
 
 async def command_stats(console: Console, arguments: argparse.Namespace) -> int:

@@ -380,6 +380,18 @@ def test_reembed(run: Commands, tmp_path: Path) -> None:
     assert "nothing to do" in run("reembed", *other)
 
 
+async def _append(directory: Path) -> None:
+    async with Runtime(directory) as runtime:
+        await runtime.session("bob", "now").append({"role": "user", "content": "I collect maps."})
+
+
+def test_reembed_names_messages_that_have_no_row_yet(run: Commands, tmp_path: Path) -> None:
+    anyio.run(_append, run.memory)
+    (tmp_path / "remora.yaml").write_text("models: {embedder: none}\n")
+    told = run("reembed", "--config", tmp_path / "remora.yaml")
+    assert "now uses none/0: 0 rows; 1 message not indexed yet" in told
+
+
 def test_stats(run: Commands) -> None:
     """S4.36: figures of the memory, of a user, of a session; whoever is not there is named; ids are
     shown and not obeyed.
