@@ -436,7 +436,7 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
     return 0
 
 
-async def _count_unindexed(runtime: Runtime | ShardedRuntime) -> int:
+async def _count_unindexed(runtime: BaseRuntime) -> int:
     """Return how many messages have no row yet, as those of a session that is not idle."""
     reached = 0
     for one in runtimes_of(runtime):

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal
 
+from remora.languages.compounds import find_parts
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
 from remora.languages.patterns import late
@@ -78,6 +79,18 @@ def search_texts(texts: Iterable[str], language: str = "en") -> list[str]:
     return [_search_text(text, language, lines) for text in texts]
 
 
+def main_language(texts: Sequence[str], language: str) -> str:
+    """The language that most of the lines show; `language` if none shows one, or all are English.
+
+    It takes 4 µs a line if one of them may be in another language than English.
+    """
+    lines = [_said(line) for text in texts for line in text.split("\n")]
+    if not any(map(may_be_foreign, lines)):
+        return language
+    counts = Counter(shown for shown in map(language_of, lines) if shown)
+    return max(counts, key=counts.__getitem__, default=language)
+
+
 def question_forms(text: str) -> list[tuple[str, ...]]:
     """For each word of a question, what is looked for: the word itself, and its stems.
 
@@ -92,7 +105,8 @@ def question_forms(text: str) -> list[tuple[str, ...]]:
     words = [word for word in dict.fromkeys(_words(text)) if word not in stop][:_MOST_ASKED]
     languages = [language] if language else STEMMED
     stems = [_stem(words, STEMMED[one]) for one in languages if one != "en" and one in STEMMED]
-    return [tuple(dict.fromkeys(forms)) for forms in zip(words, *stems, strict=True)]
+    forms = [tuple(dict.fromkeys(one)) for one in zip(words, *stems, strict=True)]
+    return [tuple(dict.fromkeys((*one, *find_parts(one, language)))) for one in forms]
 
 
 class _Lines:
@@ -153,7 +167,8 @@ def _search_piece(text: str, language: str) -> str:
         return text
     stop = FUNCTION_WORDS[language]
     words = [word for word in _words(text) if word not in stop]
-    return " ".join(_stem(words, STEMMED[language])) + " "
+    stems = _stem(words, STEMMED[language])
+    return " ".join([*stems, *find_parts(stems, language)]) + " "
 
 
 def _words(text: str) -> list[str]:

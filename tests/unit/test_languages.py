@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
 from remora.languages.detection import language_of, may_be_foreign
-from remora.languages.search_words import STEMMED, fold_accents, question_forms, search_texts
+from remora.languages.search_words import (
+    STEMMED,
+    fold_accents,
+    main_language,
+    question_forms,
+    search_texts,
+)
 from remora.messages.text import plain_name
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
 from remora.models.ports import Line
@@ -251,3 +257,31 @@ def test_a_long_text_has_the_words_that_its_parts_have() -> None:
     line = "Ångström süßt 2½ Tassen Tee, ﬁnde ich; ｶﾞ, 각나, नमस्ते. "
     assert words(line * 400) == words(line) * 400
     assert words("é" * 30_000) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("Ich habe den Mietvertrag für die Wohnung unterschrieben.", "Was steht in dem Vertrag?"),
+        ("Ich habe die Verträge für die Wohnung.", "Wo ist denn mein Mietvertrag?"),
+        ("Der Schlüssel ist nicht mehr da.", "Wo ist der Kellerschlüssel?"),
+        ("Ik heb het huurcontract voor de flat getekend.", "Wat staat er in het contract?"),
+        ("Jag har en hyresbil och den är röd.", "Var är bilen som jag har?"),
+    ],
+)
+def test_parts_of_compounds(said: str, asked: str) -> None:
+    found = {*words(search_texts([said])[0])} & {*Question(asked).stems}
+    assert found, (search_texts([said]), Question(asked).stems)
+
+
+def test_no_part_of_an_ordinary_word_is_looked_for() -> None:
+    for text in ("Ich habe das nicht gewusst und war überrascht.", "Wir haben uns kaum gesehen."):
+        made = search_texts([text])[0].split()
+        assert len(made) == len(dict.fromkeys(made)) <= len(text.split())
+
+
+def test_a_session_tells_the_language_of_lines_that_show_none() -> None:
+    texts = ["Ich habe es nicht gesehen.", "Mietvertrag unterschrieben!", "OK."]
+    assert main_language(texts, "en") == "de"
+    assert main_language(["I have not seen it.", "OK."], "fr") == "fr"
+    assert main_language(["OK."], "fr") == "fr"
