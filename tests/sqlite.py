@@ -6,11 +6,13 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio.to_thread
 
+from remora.storage.copying import TABLES
 from remora.storage.sqlite.connection import JournalConnection, Step
+from remora.storage.sqlite.copying import JournalRows
 
 __all__ = [
     "BreakableConnection",
@@ -19,6 +21,7 @@ __all__ = [
     "free_pages",
     "refuse_full_disk",
     "row_in_the_way",
+    "rows_of",
 ]
 
 
@@ -70,3 +73,9 @@ async def free_pages(path: Path) -> int:
         return int(free)
 
     return await anyio.to_thread.run_sync(count)
+
+
+async def rows_of(journal: Path) -> dict[str, list[Any]]:
+    """All rows of a journal that nobody has open, by table."""
+    async with JournalRows.open(journal) as rows:
+        return {table: [row async for some in rows.read(table) for row in some] for table in TABLES}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
+from remora.cluster.reshard import Watcher
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance.offline import JOURNAL, offline
-from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import location_of
-from remora.storage.copying import OWN_SETTINGS, TABLES
+from remora.storage.copying import OWN_SETTINGS, compare_rows, copy_rows
 from remora.storage.lance.objects import ObjectStore
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions, versions_setting
@@ -25,39 +25,13 @@ from remora.storage.membership import Placement
 from remora.storage.ports import JournalCounts
 from remora.storage.running import running, running_journal
 from remora.storage.sqlite.attachments import read_attachments
-from remora.storage.sqlite.copying import read_rows
-from remora.storage.sqlite.dividing import read_settings
+from remora.storage.sqlite.copying import JournalRows, find_last_sid, read_settings
 
 if TYPE_CHECKING:
     from remora.storage.postgres import PostgresJournal
     from remora.storage.postgres.copying import DatabaseRows, JournalFacts
 
 _COMMAND_S = 10.0
-
-Rows = Sequence[tuple[Any, ...]]
-
-
-class Watcher:
-    """Tells what is done of a move.
-
-    Args:
-        progress: called with the number of rows done, and of all.
-        on_step: called with the name of each step when it is done.
-
-    Attributes:
-        total: the number of all rows.
-    """
-
-    def __init__(self, progress: Progress | None, on_step: Callable[[str], None]) -> None:
-        self._progress = progress
-        self.step = on_step
-        self._done = self.total = 0
-
-    def tell(self, rows: int) -> None:
-        """So many more are done."""
-        self._done += rows
-        if self._progress is not None:
-            self._progress(min(self._done, self.total), self.total)
 
 
 @asynccontextmanager
@@ -185,13 +159,6 @@ class JournalCopy(msgspec.Struct, frozen=True, kw_only=True):
         read_from = self.source / JOURNAL
         facts = await run_in_thread(_facts_of, read_from)
 
-        async def copied(_: str, rows: int) -> None:
-            self.watcher.tell(rows)
-
-        async def read(table: str) -> AsyncIterator[Rows]:
-            async for rows in _from_thread(read_from, table):
-                yield rows
-
         async with open_copy(self.config, self.place) as (journal, database):
             await self._mark(journal, database)
             settings = {MOVING_SETTING: self.token}
@@ -199,15 +166,18 @@ class JournalCopy(msgspec.Struct, frozen=True, kw_only=True):
                 from remora.storage.postgres.opening import MEMORY_NAME  # noqa: PLC0415
 
                 settings |= {MEMORY_NAME: self.place.title, **self.place.settings}
-            await database.replace(journal.epoch, facts, settings, read, copied)
-            await self._copy_attachments(journal)
-            self.watcher.step("copied")
-            await compare_journals(read_from, database, self.watcher)
+            async with JournalRows.open(read_from) as rows:
+                async with database.filled(journal.epoch, facts, settings):
+                    await copy_rows(rows, database.write, self.watcher.tell)
+                await self._copy_attachments(journal)
+                self.watcher.step("copied")
+                await compare_rows(rows, database, self.watcher.tell)
+            self.watcher.step("compared")
             if not tables:
                 return 0
-            rows = await self._copy_tables(journal, source, facts.instance)
+            copied = await self._copy_tables(journal, source, facts.instance)
             self.watcher.step("tables copied")
-            return rows
+            return copied
 
     async def _copy_attachments(self, journal: PostgresJournal) -> None:
         found = read_attachments(self.source / JOURNAL)
@@ -270,51 +240,9 @@ def _facts_of(journal: Path) -> JournalFacts:
     from remora.storage.postgres.copying import JournalFacts  # noqa: PLC0415  # an extra
 
     settings = read_settings(journal)
-    last = max(
-        [int(settings.get("last_sid", "0"))]
-        + [row[0] for rows in read_rows(journal, "actors") for row in rows]
-    )
     return JournalFacts(
         settings["instance"],
         int(settings.get("epoch", "0")),
-        last,
+        find_last_sid(journal),
         {name: value for name, value in settings.items() if name not in OWN_SETTINGS},
     )
-
-
-async def compare_journals(journal: Path, database: DatabaseRows, watcher: Watcher) -> None:
-    """Compare every row of a journal's file with that of one in PostgreSQL.
-
-    Raises:
-        StorageError: one differs.
-    """
-    for table in TABLES:
-        number = 0
-        other = _flat(database.read_rows(table))
-        async for rows in _from_thread(journal, table):
-            for row in rows:
-                number += 1
-                if row != await anext(other, None):
-                    raise _differs(table, number)
-            watcher.tell(len(rows))
-        if await anext(other, None) is not None:
-            raise _differs(table, number + 1)
-    watcher.step("compared")
-
-
-def _differs(table: str, number: int) -> StorageError:
-    return StorageError(
-        f"row {number:,} of the table {table} is not as its copy; the memory is what it was"
-    )
-
-
-async def _flat(chunks: AsyncIterator[Rows]) -> AsyncIterator[tuple[Any, ...]]:
-    async for rows in chunks:
-        for row in rows:
-            yield row
-
-
-async def _from_thread(journal: Path, table: str) -> AsyncIterator[Rows]:
-    chunks = read_rows(journal, table)
-    while (rows := await run_in_thread(next, chunks, None)) is not None:
-        yield rows

@@ -35,24 +35,22 @@ import msgspec
 
 from remora.api.shards import locate_shard
 from remora.api.statistics import add_figures
-from remora.cluster.journal_copy import (
-    JournalCopy,
+from remora.cluster.journal_copy import JournalCopy, make_cluster, open_copy, read_cluster
+from remora.cluster.reshard import (
+    NothingToDivide,
     Watcher,
-    compare_journals,
-    make_cluster,
-    open_copy,
-    read_cluster,
+    check_source,
+    require_tables,
+    reshard,
 )
-from remora.cluster.reshard import NothingToDivide, require_tables, reshard
 from remora.config import Config, Secret
-from remora.errors import ConfigError, InvalidInput, StorageError
+from remora.errors import ConfigError, InvalidInput
 from remora.logging import get_logger
-from remora.maintenance.offline import JOURNAL, migrate_journal, offline, require_memory
-from remora.maintenance.verify import verify_owned
+from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.storage.atomic import make_empty, sync_path, sync_tree
-from remora.storage.copying import TABLES
+from remora.storage.copying import compare_rows, copy_rows
 from remora.storage.lance.objects import is_object_store
 from remora.storage.layout import (
     MOVING_SETTING,
@@ -66,8 +64,7 @@ from remora.storage.layout import (
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts
 from remora.storage.private import make_private_directory
-from remora.storage.sqlite.copying import write_rows, write_settings
-from remora.storage.sqlite.dividing import read_settings
+from remora.storage.sqlite.copying import JournalRows, read_settings, write_settings
 from remora.storage.sqlite.journal import SqliteJournal
 
 if TYPE_CHECKING:
@@ -282,21 +279,8 @@ class _ToDatabase:
         await run_in_thread(require_memory, directory)
         if self._shards > 1:
             await run_in_thread(require_tables, directory)
-        found = await verify_owned(directory, source)
-        damage = [one for one in found.findings if one.kind != "erasure"]
-        if damage:
-            raise StorageError(
-                f"{directory} is damaged ({damage[0].kind}: {damage[0].detail}), and was "
-                "not moved: remora verify says more, remora repair mends it"
-            )
-        await migrate_journal(directory)
-        settings = await run_in_thread(read_settings, directory / JOURNAL)
-        if settings.get("reembed") or settings.get("leftover"):
-            raise InvalidInput(
-                "long-term memory is being rebuilt: open the memory until that is complete "
-                "(remora reembed), then move it"
-            )
-        self._watcher.total += 2 * (found.counts.messages if found.counts else 0) + found.rows
+        unready = ("reembed", "leftover")
+        await check_source(directory, source, self._watcher, done="moved", unready=unready)
 
 
 def _source_config(directory: Path, config: Config, shards: int) -> Config:
@@ -422,18 +406,17 @@ class _ToDirectory:
             await made.attachments.add(user, digest, data)
         await made.aclose()
         self._watcher.total = 2 * (await self._journal.counts()).messages
-        for table in TABLES:
-            async for rows in self._database.read_rows(table):
-                await run_in_thread(write_rows, target, table, [rows])
-                self._watcher.tell(len(rows))
+        async with JournalRows.open(target) as rows:
+            await copy_rows(self._database, rows.write, self._watcher.tell)
+            self._watcher.step("copied")
+            await compare_rows(self._database, rows, self._watcher.tell)
         settings = {
             **facts.settings,
             "last_sid": str(facts.last_sid),
             "epoch": str(facts.epoch),
         }
         await run_in_thread(write_settings, target, settings)
-        self._watcher.step("copied")
-        await compare_journals(target, self._database, self._watcher)
+        self._watcher.step("compared")
         await run_in_thread(sync_tree, staging)
         await self._journal.change_settings({MOVING_SETTING: token})
         self._watcher.step("marked")

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
-import anyio.from_thread
 import msgspec
 
 from remora.api.shards import divide_config
@@ -43,6 +42,7 @@ from remora.services.index_directory import (
     list_directories,
 )
 from remora.storage.atomic import make_empty, sync_path, sync_tree
+from remora.storage.copying import compare_rows
 from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import versions_setting
@@ -57,13 +57,13 @@ from remora.storage.layout import (
     write_layout,
 )
 from remora.storage.lock import own_directories
-from remora.storage.ports import JournalCounts, MemoryRow, Vector
+from remora.storage.ports import Finding, JournalCounts, MemoryRow, Vector
 from remora.storage.running import running
 from remora.storage.sqlite.attachments import copy_attachments
-from remora.storage.sqlite.dividing import (
-    copy_actors,
+from remora.storage.sqlite.copying import (
+    JournalRows,
     copy_settings,
-    find_copy_difference,
+    find_actors,
     read_notes,
     read_settings,
 )
@@ -96,6 +96,33 @@ class ReshardReport(msgspec.Struct, frozen=True):
     resumed: bool
 
 
+class Watcher:
+    """Tells what is done of a division or a move.
+
+    Args:
+        progress: called with the number of rows done, and of all.
+        on_step: called with the name of each step when it is done.
+
+    Attributes:
+        total: the number of all rows; a journal's count twice, because they are compared, too.
+    """
+
+    def __init__(self, progress: Progress | None, on_step: Callable[[str], None]) -> None:
+        self._progress = progress
+        self.step = on_step
+        self._done = self.total = 0
+
+    def tell(self, rows: int) -> None:
+        """So many more are done."""
+        self._done += rows
+        if self._progress is not None:
+            self._progress(min(self._done, self.total), self.total)
+
+    def end(self) -> None:
+        """All are done."""
+        self.tell(self.total - self._done)
+
+
 async def reshard(
     directory: Path,
     shards: int,
@@ -113,7 +140,7 @@ async def reshard(
         directory: of a memory that no process has open.
         shards: from 1 to `MAX_SHARDS`.
         config: of the application that uses the directory.
-        progress: called with the number of messages and rows done, and of all.
+        progress: called with the number of rows done, and of all.
         on_step: called with the name of each step when it is done; for tests.
 
     Raises:
@@ -132,8 +159,8 @@ async def reshard(
         names = [] if layout is None else layout.names
         # a repair of one shard owns that shard alone
         async with own_directories(directory, *(directory / name for name in names)):
-            resharding = _Resharding(directory, shards, config, progress, on_step)
-            return await resharding.run()
+            watcher = Watcher(progress, on_step)
+            return await _Resharding(directory, shards, config, watcher).run()
     except OSError as e:
         raise StorageError(f"{directory} cannot be divided: {e.strerror or e}") from e
 
@@ -146,20 +173,11 @@ def _require_directory(directory: Path) -> None:
 class _Resharding:
     """One run of it."""
 
-    def __init__(
-        self,
-        directory: Path,
-        shards: int,
-        config: Config,
-        progress: Progress | None,
-        on_step: Callable[[str], None],
-    ) -> None:
+    def __init__(self, directory: Path, shards: int, config: Config, watcher: Watcher) -> None:
         self._directory = directory
         self._config = config
         self._shards = shards
-        self._on_step = on_step
-        self._progress = progress
-        self._done = self._total = 0
+        self._watcher = watcher
         self._sources: list[Path] = []
 
     async def run(self) -> ReshardReport:
@@ -178,7 +196,7 @@ class _Resharding:
         resumed = division is not None and division.sources == epochs
         if division is None or not resumed:
             division = await run_in_thread(self._begin, old, epochs, settings[0]["instance"])
-        self._on_step("begun")
+        self._watcher.step("begun")
         division = await self._copy_journals(division)
         division = await self._copy_rows(division)
         counts, rows = await self._verify(division)
@@ -206,22 +224,9 @@ class _Resharding:
             )
         for source in self._sources:
             await run_in_thread(require_tables, source)
-            found = await verify_owned(source, self._config)
-            damage = [one for one in found.findings if one.kind != "erasure"]
-            if damage:
-                raise StorageError(
-                    f"{source} is damaged ({damage[0].kind}: {damage[0].detail}), and was not "
-                    f"divided: remora verify --dir {source} says more, remora repair mends it"
-                )
-            await migrate_journal(source)
-            settings = await run_in_thread(read_settings, source / JOURNAL)
-            if settings.get("reembed"):
-                raise InvalidInput(
-                    f"long-term memory in {source} is being rebuilt: open the memory until that is "
-                    "complete (remora reembed), then divide it"
-                )
-            self._total += 0 if found.counts is None else found.counts.messages
-            self._total += found.rows
+            await check_source(
+                source, self._config, self._watcher, done="divided", unready=("reembed",)
+            )
         await run_in_thread(self._check_room)
 
     def _check_room(self) -> None:
@@ -256,7 +261,7 @@ class _Resharding:
             await self._copy_journal(division.new, number)
             division = msgspec.structs.replace(division, journals=number + 1)
             await run_in_thread(write_division, self._directory, division)
-            self._on_step(f"journal {number}")
+            self._watcher.step(f"journal {number}")
         return division
 
     async def _copy_journal(self, layout: ShardLayout, number: int) -> None:
@@ -266,26 +271,32 @@ class _Resharding:
             target / JOURNAL, durability="power", first_settings=layout.places[number].settings
         )
         await journal.aclose()
-        self._on_step(f"journal {number} made")
+        self._watcher.step(f"journal {number} made")
         journals = [source / JOURNAL for source in self._sources]
+        copied: list[int] = []
 
         def wanted(user: str) -> bool:
             return shard_of(user, layout.shards) == number
 
-        def copy() -> str:
-            for source in journals:
-                copy_actors(
-                    target / JOURNAL,
-                    source,
-                    wanted,
-                    lambda count: anyio.from_thread.run_sync(self._tell, count),
+        for source in journals:
+            sids = await run_in_thread(find_actors, source, wanted)
+            async with (
+                JournalRows.open(source, sids) as rows,
+                JournalRows.open(target / JOURNAL, sids) as copy,
+            ):
+                await copy.fill(source, self._watcher.tell)
+                await compare_rows(rows, copy, self._watcher.tell)
+            copied += sids
+
+        def finish() -> None:
+            if sorted(copied) != find_actors(target / JOURNAL, wanted):
+                raise StorageError(
+                    f"{target} has users that were not copied; the memory is what it was"
                 )
             copy_settings(target / JOURNAL, journals, with_notes=number == 0)
             copy_attachments(target / JOURNAL, journals)
-            return find_copy_difference(target / JOURNAL, journals, wanted)
 
-        if different := await run_in_thread(copy):
-            raise StorageError(f"the copy differs in {different}; the memory is what it was")
+        await run_in_thread(finish)
 
     async def _copy_rows(self, division: Division) -> Division:
         """Long-term memory of all new shards, in one pass over that of the old."""
@@ -298,10 +309,10 @@ class _Resharding:
             for source, tables in zip(self._sources, used, strict=True):
                 if tables is not None and (source / tables.name).is_dir():
                     copied += await self._copy_rows_of(source, tables, stores)
-            self._on_step("rows added")
+            self._watcher.step("rows added")
         division = msgspec.structs.replace(division, rows=copied)
         await run_in_thread(write_division, self._directory, division)
-        self._on_step("rows")
+        self._watcher.step("rows")
         return division
 
     async def _open_targets(
@@ -350,7 +361,7 @@ class _Resharding:
                         parts[shard_of(rows[place].user, len(stores))].append(place)
                 await _add(stores, parts, rows, vectors)
                 copied += sum(map(len, parts))
-                self._tell(len(rows))
+                self._watcher.tell(len(rows))
         finally:
             with anyio.CancelScope(shield=True):
                 await store.aclose()
@@ -363,11 +374,10 @@ class _Resharding:
         for name in division.new.names:
             async with offline(self._directory / name, self._config) as memory:
                 found = await check_opened(memory, deep=True)
-            damage = [one for one in found.findings if one.kind != "erasure"]
-            if damage:
+            if damage := find_damage(found.findings):
                 raise StorageError(
-                    f"the new shard {name} is not as the old data ({damage[0].kind}: "
-                    f"{damage[0].detail}); the memory is what it was"
+                    f"the new shard {name} is not as the old data ({damage}); the memory is what "
+                    "it was"
                 )
             assert found.counts is not None
             counts.append(found.counts)
@@ -377,18 +387,17 @@ class _Resharding:
                 f"the new shards have {rows:,} rows of long-term memory, and {division.rows:,} "
                 "were copied; the memory is what it was"
             )
-        if self._progress is not None:
-            self._progress(self._total, self._total)
-        self._on_step("verified")
+        self._watcher.end()
+        self._watcher.step("verified")
         return add_figures(counts), rows
 
     async def _replace(self, layout: ShardLayout) -> None:
         for name in layout.names:
             await run_in_thread(sync_tree, self._directory / name)
         await run_in_thread(sync_path, self._directory)
-        self._on_step("synced")
+        self._watcher.step("synced")
         await run_in_thread(write_layout, self._directory, layout)
-        self._on_step("replaced")
+        self._watcher.step("replaced")
         try:
             await run_in_thread(end_division, self._directory)
         except OSError as e:
@@ -396,12 +405,7 @@ class _Resharding:
                 f"the new shards are complete and in use, but the old data could not be removed "
                 f"({e.strerror or e}): remove the cause; the next start removes it"
             ) from e
-        self._on_step("removed")
-
-    def _tell(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+        self._watcher.step("removed")
 
 
 def require_tables(source: Path) -> None:
@@ -418,6 +422,37 @@ def require_tables(source: Path) -> None:
             "directory can be divided: export the memory, with its address in long_term.uri, and "
             "import it into a new one"
         )
+
+
+async def check_source(
+    directory: Path, config: Config, watcher: Watcher, *, done: str, unready: Collection[str]
+) -> None:
+    """Check that what a directory holds can be copied, and bring its journal up to date.
+
+    Raises:
+        InvalidInput: one of the settings `unready` says that long-term memory is being rebuilt.
+        StorageError: it is damaged, and was not `done`.
+    """
+    found = await verify_owned(directory, config)
+    if damage := find_damage(found.findings):
+        raise StorageError(
+            f"{directory} is damaged ({damage}), and was not {done}: remora verify --dir "
+            f"{directory} says more, remora repair mends it"
+        )
+    await migrate_journal(directory)
+    settings = await run_in_thread(read_settings, directory / JOURNAL)
+    if any(settings.get(one) for one in unready):
+        raise InvalidInput(
+            f"long-term memory in {directory} is being rebuilt and cannot be {done}: open the "
+            "memory until that is complete (remora reembed), then give the command again"
+        )
+    watcher.total += 2 * (0 if found.counts is None else found.counts.messages) + found.rows
+
+
+def find_damage(findings: Collection[Finding]) -> str:
+    """The first damage, in words; empty for none. An erasure that waits is no damage."""
+    damage = (one for one in findings if one.kind != "erasure")
+    return next((f"{one.kind}: {one.detail}" for one in damage), "")
 
 
 async def _find_tables(source: Path) -> TableDirectory | None:

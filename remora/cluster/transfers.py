@@ -15,7 +15,7 @@ from remora.errors import InvalidInput, StorageError
 from remora.runtime.concurrency import Progress, run_to_end
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import TransferParts
-from remora.storage.atomic import AtomicTarget
+from remora.storage.atomic import copy_target
 from remora.storage.export.targets import check_target
 from remora.storage.export.transfer import TransferReport
 from remora.storage.layout import ShardLayout, write_layout
@@ -127,7 +127,7 @@ async def backup_shards(
         InvalidInput: something is at `dest`, or it is in the memory itself.
         StorageError: a shard cannot be read, or the disk refused; nothing is at `dest` then.
     """
-    target = await run_in_thread(_target, path, dest)
+    target = await run_in_thread(copy_target, path, dest)
     reports = []
     try:
         await run_in_thread(make_private_directory, target.staging)
@@ -145,14 +145,6 @@ async def backup_shards(
         with anyio.CancelScope(shield=True):
             await run_in_thread(target.abandon)
     return add_figures(reports)
-
-
-def _target(path: Path, dest: Path) -> AtomicTarget:
-    if dest.resolve().is_relative_to(path.resolve()):
-        raise InvalidInput(f"{dest} is in {path} itself; a backup must stand elsewhere")
-    if dest.is_dir() and not any(dest.iterdir()):
-        dest.rmdir()  # an empty directory was made for it
-    return AtomicTarget(dest, overwrite=False, replaceable=False)
 
 
 def _scale(progress: Progress, number: int, shards: int) -> Progress:

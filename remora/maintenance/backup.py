@@ -19,12 +19,12 @@ import anyio
 import msgspec
 
 from remora.config import Config, Secret
-from remora.errors import InvalidInput, StorageError
+from remora.errors import StorageError
 from remora.maintenance.align import align_index
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
 from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
-from remora.storage.atomic import AtomicTarget
+from remora.storage.atomic import copy_target
 from remora.storage.attachments import copy_files, list_names
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts
@@ -85,7 +85,8 @@ async def backup(
     config = msgspec.structs.replace(
         config, long_term=msgspec.structs.replace(config.long_term, uri=Secret())
     )
-    target = await run_in_thread(_target, directory, dest)
+    await run_in_thread(require_memory, directory)
+    target = await run_in_thread(copy_target, directory, dest)
     staging = target.staging
     try:
         await run_in_thread(make_private_directory, staging)
@@ -118,15 +119,6 @@ async def backup(
 
 def _copy_attachments(directory: Path, staging: Path) -> None:
     copy_files(directory, staging, {name: name for name in list_names(directory)})
-
-
-def _target(directory: Path, dest: Path) -> AtomicTarget:
-    require_memory(directory)
-    if dest.resolve().is_relative_to(directory.resolve()):
-        raise InvalidInput(f"{dest} is in {directory} itself; a backup must stand elsewhere")
-    if dest.is_dir() and not any(dest.iterdir()):
-        dest.rmdir()  # an empty directory was made for it
-    return AtomicTarget(dest, overwrite=False, replaceable=False)
 
 
 async def _copy_long_term(directory: Path, staging: Path, memory: Offline) -> None:

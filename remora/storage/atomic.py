@@ -71,6 +71,19 @@ class AtomicTarget:
         _remove(self.staging)
 
 
+def copy_target(source: Path, dest: Path) -> AtomicTarget:
+    """The target of a copy of a directory: one that does not exist, or is empty.
+
+    Raises:
+        InvalidInput: something is there, or it is in the directory itself.
+    """
+    if dest.resolve().is_relative_to(source.resolve()):
+        raise InvalidInput(f"{dest} is in {source} itself; a backup must stand elsewhere")
+    if dest.is_dir() and not any(dest.iterdir()):
+        dest.rmdir()  # an empty directory was made for it
+    return AtomicTarget(dest, overwrite=False, replaceable=False)
+
+
 def sync_path(path: Path) -> None:
     """Sync a file, or the names in a directory, to the disk.
 

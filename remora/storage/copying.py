@@ -1,20 +1,32 @@
-"""The rows of a journal in a form that every engine takes, so that one can be copied into another.
+"""The engine that copies the rows of journals: a division into shards and a move use it.
 
-The tables have the same names and columns in each. A row is a tuple of its columns in the order of
-`TABLES`, texts as bytes: what a user wrote may hold characters that one engine has no text for.
+1. A source gives the rows table by table in the order of `TABLES`, a chunk at a time: no more is in
+   memory. The tables have the same names and columns in each database. A row is a tuple of its
+   columns, texts as bytes: what a user wrote may hold characters that PostgreSQL has no text for.
+2. The target gets them as they are, with numbers and checksums. Between two files SQLite copies
+   them itself (`JournalRows.fill`), several times as fast.
+3. Every row is read again from both, and compared.
+4. The caller says before the first row that the copy does not count (``reshard.json``,
+   ``moving.json``, the setting ``moving``), and in one step after the last that it does. After a
+   crash before that step the journal is copied again from its first row.
+
+Exports copy what the verbs say of a memory in use, and backups copy files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from remora.errors import StorageError
 from remora.storage.rows import SHARES, row_crc
 
 Kind: TypeAlias = Literal["number", "name", "text", "bytes"]
 """``name`` is text that has no NUL; ``text`` may have any character."""
+Rows: TypeAlias = Sequence[tuple[Any, ...]]
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -153,3 +165,65 @@ def _checked(table: str, column: Column, value: Any) -> Any:
     if table == "messages" and column.name == "importance":
         return int(value * SHARES)
     return value
+
+
+class RowSource(Protocol):
+    """The rows of a journal."""
+
+    def read(self, table: str) -> AsyncIterator[Rows]:
+        """The rows of a table in its order, some at a time; not those that an erasure has left.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+        ...
+
+
+async def copy_rows(
+    source: RowSource,
+    write: Callable[[str, Rows], Awaitable[None]],
+    tell: Callable[[int], None],
+) -> None:
+    """Copy all rows.
+
+    Args:
+        source: the rows.
+        write: adds rows to a table of the target.
+        tell: called with the number of rows done since the last call.
+    """
+    for table in TABLES:
+        async for rows in source.read(table):
+            await write(table, rows)
+            tell(len(rows))
+
+
+async def compare_rows(source: RowSource, copy: RowSource, tell: Callable[[int], None]) -> None:
+    """Compare every row with its copy; see `copy_rows`.
+
+    Raises:
+        StorageError: one differs.
+    """
+    for table in TABLES:
+        number, copied = 0, copy.read(table)
+        there: list[tuple[Any, ...]] = []
+        async for rows in source.read(table):
+            while len(there) < len(rows) and (more := await _next(copied)):
+                there.extend(more)
+            for one, other in zip_longest(rows, there[: len(rows)]):
+                number += 1
+                if one != other:
+                    raise _differs(table, number)
+            del there[: len(rows)]
+            tell(len(rows))
+        if there or await _next(copied):
+            raise _differs(table, number + 1)
+
+
+async def _next(chunks: AsyncIterator[Rows]) -> Rows:
+    return await anext(chunks, None) or ()
+
+
+def _differs(table: str, number: int) -> StorageError:
+    return StorageError(
+        f"row {number:,} of the table {table} is not as its copy; the memory is what it was"
+    )

@@ -22,12 +22,12 @@ from remora.errors import ConfigError, DirectoryUnusable
 from remora.maintenance.verify import verify
 from remora.storage.copying import TABLES
 from remora.storage.postgres.copying import DatabaseRows
-from remora.storage.sqlite.copying import read_rows
 from tests.copies import copy_memory
 from tests.faults.copy_kills import count_steps, in_database, kill_at, make, spread
 from tests.faults.kills import kills_of
 from tests.filled import CONFIG, PLAIN, Templates, look, looked
 from tests.postgres import Cluster
+from tests.sqlite import rows_of
 
 # processes are waited for, and files are looked at, while nothing else runs
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -199,7 +199,7 @@ async def test_a_move_goes_on(
     """
     memory = tmp_path / "memory"
     whole = await templates.full(memory)
-    rows = {table: [*read_rows(memory / "journal.db", table)] for table in TABLES}
+    rows = await rows_of(memory / "journal.db")
     schema = f"counted_{next(_numbers)}"
     done = copy_memory(memory, tmp_path / "done")
     there = count_steps("move", done, "postgresql", 1, cluster.dsn(), schema)
@@ -219,9 +219,7 @@ async def test_a_move_goes_on(
         assert all(one == whole for one in await which_counts(path, config)), step_back
         if not is_back(path):
             await move_to_directory(path, config)
-        for table in TABLES:
-            again = [*read_rows(path / "journal.db", table)]
-            assert again == rows[table], (step, step_back, table)
+        assert await rows_of(path / "journal.db") == rows, (step, step_back)
         await sound(path, CONFIG)
         assert await see(path, CONFIG) == whole
         assert {one.name for one in path.iterdir()} == {one.name for one in memory.iterdir()}
@@ -239,7 +237,8 @@ async def test_a_move_into_shards_goes_on(
     """S2.04, S2.31, G1, G4: all rows are in PostgreSQL, once, when the same command has ended."""
     memory = tmp_path / "memory"
     await templates.plain(memory)
-    rows = {table: Counter(plain_rows(memory, table)) for table in TABLES}
+    there = await rows_of(memory / "journal.db")
+    rows = {table: Counter(unnumbered(table, there[table])) for table in TABLES}
     schema = f"shards_{next(_numbers)}"
     done = copy_memory(memory, tmp_path / "done")
     steps = count_steps("move", done, "postgresql", 2, cluster.dsn(), schema)
@@ -256,16 +255,10 @@ async def test_a_move_into_shards_goes_on(
         for number in range(2):
             async with DatabaseRows.open(cluster.dsn(), f"{schema}_{number:02}") as database:
                 for table in TABLES:
-                    async for some in database.read_rows(table):
+                    async for some in database.read(table):
                         found[table].update(unnumbered(table, some))
         assert found == rows, step
         shutil.rmtree(path)
-
-
-def plain_rows(memory: Path, table: str) -> list[Any]:
-    return [
-        row for some in read_rows(memory / "journal.db", table) for row in unnumbered(table, some)
-    ]
 
 
 def unnumbered(table: str, rows: Any) -> list[Any]:

@@ -27,7 +27,6 @@ from remora.maintenance.verify import verify
 from remora.storage.copying import TABLES, with_checksums
 from remora.storage.layout import read_layout
 from remora.storage.postgres.cluster import open_cluster
-from remora.storage.sqlite.copying import read_rows
 from remora.testing import HashEmbedder
 from tests import filled
 from tests.copies import copy_memory
@@ -36,6 +35,7 @@ from tests.machines import SECRET
 from tests.nodes import connected, node, serve
 from tests.object_store import ObjectServer, serve_objects
 from tests.postgres import Cluster
+from tests.sqlite import rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 SHARDS = 3
@@ -92,10 +92,6 @@ def alone(config: remora.Config) -> remora.Config:
 def make(path: Path, config: remora.Config) -> remora.Runtime:
     embedder = HashEmbedder(16) if config.long_term.enabled else None
     return remora.Runtime(path, config=config, embedder=embedder, redact_long_term=poison)
-
-
-def rows_of(journal: Path) -> dict[str, list[Any]]:
-    return {table: [row for some in read_rows(journal, table) for row in some] for table in TABLES}
 
 
 async def looked(path: Path, config: remora.Config) -> dict[str, Any]:
@@ -163,7 +159,7 @@ async def test_every_row_is_as_it_was(
     """
     memory = tmp_path / "memory"
     await templates.full(memory)
-    before = rows_of(memory / "journal.db")
+    before = await rows_of(memory / "journal.db")
     for table in TABLES:
         if table != "erasures":
             assert before[table], table
@@ -173,7 +169,7 @@ async def test_every_row_is_as_it_was(
     config = in_database(cluster)
     await move_to_database(memory, config)
     await move_to_directory(memory, config)
-    assert rows_of(memory / "journal.db") == before
+    assert await rows_of(memory / "journal.db") == before
     assert (await verify(memory, CONFIG, deep=True)).findings == ()
 
 

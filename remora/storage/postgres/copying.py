@@ -6,7 +6,7 @@ connection, which another owner's claim before it makes fail.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from remora.errors import OwnershipLost, StorageError
-from remora.storage.copying import OWN_SETTINGS, TABLES, Column, with_checksums
+from remora.storage.copying import OWN_SETTINGS, TABLES, Column, Rows, with_checksums
 from remora.storage.postgres.connection import BROKEN, Address, connect
 from remora.storage.postgres.opening import open_error
 from remora.storage.postgres.schema import in_schema
@@ -96,8 +96,8 @@ class DatabaseRows:
         facts = await self.read_facts()
         return not facts.last_sid and not facts.settings
 
-    async def read_rows(self, table: str) -> AsyncIterator[Sequence[tuple[Any, ...]]]:
-        """The rows of a table in its order, some at a time; not those that an erasure has left."""
+    async def read(self, table: str) -> AsyncIterator[Rows]:
+        """See `remora.storage.copying.RowSource`."""
         spec = TABLES[table]
         names = ", ".join(f'"{name}"' for name in spec.names)
         where = _OWNED.get(table, _OF_ACTORS)
@@ -108,22 +108,16 @@ class DatabaseRows:
                 plain = [tuple(map(_plain, row.values())) for row in rows]
                 yield with_checksums(table, plain)
 
-    async def replace(
-        self,
-        epoch: int,
-        facts: JournalFacts,
-        settings: Mapping[str, str],
-        read: Callable[[str], AsyncIterator[Sequence[tuple[Any, ...]]]],
-        copied: Callable[[str, int], Awaitable[None]],
-    ) -> None:
-        """Fill the journal with other rows, all or none.
+    @asynccontextmanager
+    async def filled(
+        self, epoch: int, facts: JournalFacts, settings: Mapping[str, str]
+    ) -> AsyncIterator[None]:
+        """An empty journal while the body writes its rows: it gets all of them or stays as it was.
 
         Args:
             epoch: the caller's.
             facts: instance, last number and settings that it gets.
             settings: more settings.
-            read: the rows of a table.
-            copied: called with the table and the number of rows, again and again.
 
         Raises:
             OwnershipLost: another process owns the journal; nothing was changed.
@@ -132,15 +126,8 @@ class DatabaseRows:
         async with connection.transaction():
             await self._take(epoch, facts.instance, facts.last_sid)
             await connection.execute(self._sql(_EMPTY))
+            yield
             for table, spec in TABLES.items():
-                async for rows in read(table):
-                    await connection.copy_records_to_table(
-                        table,
-                        schema_name=self._schema,
-                        columns=spec.names,
-                        records=[_record(spec.columns, row) for row in rows],
-                    )
-                    await copied(table, len(rows))
                 if spec.counted:
                     await connection.execute(
                         self._sql(
@@ -152,6 +139,16 @@ class DatabaseRows:
                 self._sql("INSERT INTO remora.settings VALUES ($1, $2)"),
                 [(name, value.encode()) for name, value in {**facts.settings, **settings}.items()],
             )
+
+    async def write(self, table: str, rows: Rows) -> None:
+        """Add rows to a table."""
+        spec = TABLES[table]
+        await self._connection.copy_records_to_table(
+            table,
+            schema_name=self._schema,
+            columns=spec.names,
+            records=[_record(spec.columns, row) for row in rows],
+        )
 
     async def clear(self, epoch: int) -> None:
         """Leave an empty journal.
