@@ -264,7 +264,7 @@ class _Page:
             budget=_number(query, "max_tokens", default),
             at=_number(query, "at") if query.get("at") else None,
             query=query.get("query"),
-            messages=query.get("messages", "1") != "0",
+            messages=_number(query, "messages") if query.get("messages") else None,
         )
 
     async def recall(self, query: Mapping[str, str]) -> Any:

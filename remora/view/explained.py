@@ -54,7 +54,8 @@ class ContextAnswer(msgspec.Struct, frozen=True):
         at: the message that was the newest; None for now.
         parts: tokens by source, in the order of the context.
         count: how many messages it has.
-        messages: these, where they were asked for.
+        messages: the first of these, as many as were asked for.
+        shown: numbers of the session's messages that it has: the first and the last of each run.
     """
 
     budget: int
@@ -63,7 +64,8 @@ class ContextAnswer(msgspec.Struct, frozen=True):
     parts: dict[str, int]
     sources: dict[str, Source]
     count: int
-    messages: Sequence[Shown] | None
+    messages: Sequence[Shown]
+    shown: Sequence[tuple[int, int]]
     omitted: int
     pending: int
     awaiting: Sequence[str]
@@ -102,7 +104,7 @@ async def explain_context(
     budget: int,
     at: int | None,
     query: str | None,
-    messages: bool = True,
+    messages: int | None = None,
 ) -> ContextAnswer:
     """Return what `Session.load` would show a model.
 
@@ -112,7 +114,7 @@ async def explain_context(
         budget: the most tokens.
         at: show the session as it was when this message was its newest.
         query: recall memories for this.
-        messages: the answer has the messages, not their figures alone.
+        messages: so many messages are in the answer; None for all.
 
     Raises:
         InvalidInput: no such message, or a negative budget.
@@ -132,7 +134,8 @@ async def explain_context(
         parts,
         dict(context.sources.items()),
         len(shown),
-        shown if messages else None,
+        shown[:messages],
+        _runs([one.seq for one in shown if one.seq]),
         context.omitted,
         context.pending,
         context.awaiting,
@@ -168,6 +171,15 @@ async def _name_parts(runtime: Runtime, key: SessionKey, context: Context) -> li
             Shown(source, message["role"], tokens - recalled, recalled, shortened, seq, part, cut)
         )
     return shown
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as runs without gaps: the first and the last of each."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        first = runs.pop()[0] if runs and runs[-1][1] == number - 1 else number
+        runs.append((first, number))
+    return runs
 
 
 def _written(context: Context) -> Iterator[str]:

@@ -347,9 +347,12 @@ async def test_what_the_model_sees_and_recalls(owner: Runtime, directory: Path) 
             assert found["omitted"] == context.omitted
             sources = {name: one.status for name, one in context.sources.items()}
             assert {name: one["status"] for name, one in found["sources"].items()} == sources
-            assert [one["seq"] or None for one in found["messages"]] == [
-                None if entry is None else entry.seq for entry in context.entries
-            ]
+            own = [None if entry is None else entry.seq for entry in context.entries]
+            assert [one["seq"] or None for one in found["messages"]] == own
+            shown = [seq for first, last in found["shown"] for seq in range(first, last + 1)]
+            assert shown == [seq for seq in own if seq]
+            some = await get_chat(page, "context", max_tokens=budget, messages=2, **more)
+            assert some == {**found, "messages": found["messages"][:2]}
         hits = (await get(page, "recall", user="alice", question="Figaro 7", limit=3))["hits"]
         other = {"user": "alice", "session": "other", "query": "Figaro 7"}
         found = await get(page, "context", **other, max_tokens=400)

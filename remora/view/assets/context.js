@@ -13,7 +13,7 @@ const PAGE = 50;
 const LONG = 320; // characters of a text that is folded
 
 export class ContextPanel {
-  /** Calls `told` with the numbers of the messages that are in the context now; null if that is not known. */
+  /** Calls `told` with the runs of numbers of the messages that are in the context now; null if that is not known. */
   constructor(told) {
     this.told = told;
     const load = debounced(() => this.load());
@@ -31,7 +31,7 @@ export class ContextPanel {
       this.result);
     this.turn = 0;
     this.items = el("ol", { class: "messages" });
-    this.more = el("button", { type: "button", onclick: () => { this.most += PAGE; this.list(); } }, "more messages");
+    this.more = el("button", { type: "button", onclick: () => { this.most += PAGE; this.load(); } }, "more messages");
     this.clear();
   }
 
@@ -42,7 +42,6 @@ export class ContextPanel {
     this.at.max = String(session.last_seq);
     if (now) this.at.value = String(session.last_seq);
     if (other) {
-      this.most = PAGE;
       this.budget.max = String(Math.max(session.token_limit * 2, 1000));
       this.budget.value = String(session.token_limit);
       this.query.value = "";
@@ -61,6 +60,7 @@ export class ContextPanel {
     this.session = null;
     this.found = null;
     this.opened = new Set();
+    this.most = PAGE;
     this.turn += 1;
     fill(this.result, el("p", { class: "loading" }, "Building the context"));
   }
@@ -76,7 +76,7 @@ export class ContextPanel {
     try {
       const found = await ask("context", {
         user: this.session.user, session: this.session.session, max_tokens: this.budget.value,
-        at: now ? null : at, query: this.query.value.trim(), messages: this.element.hidden ? 0 : 1,
+        at: now ? null : at, query: this.query.value.trim(), messages: this.element.hidden ? 0 : this.most,
       });
       if (turn === this.turn) this.draw(found);
     } catch (e) {
@@ -89,7 +89,7 @@ export class ContextPanel {
   draw(found) {
     this.found = found;
     // those of an earlier context say nothing of the conversation now
-    this.told(found.messages && found.at === null ? new Set(found.messages.map((one) => one.seq)) : null);
+    this.told(found.at === null ? found.shown : null);
     const parts = this.parts();
     const whole = Math.max(found.budget, found.tokens, 1);
     const stack = el("div", { class: "stack", role: "img", "aria-label": this.describe(parts) });
@@ -135,16 +135,15 @@ export class ContextPanel {
 
   list() {
     const { messages } = this.found;
-    if (!messages) return;
     const nodes = [];
     let last = 0;
-    for (const [at, one] of messages.slice(0, this.most).entries()) {
+    for (const [at, one] of messages.entries()) {
       if (one.seq > last + 1) nodes.push(...this.gaps(last + 1, one.seq - 1));
       if (one.seq) last = one.seq;
       nodes.push(this.item(one, at));
     }
     fill(this.items, nodes);
-    this.more.hidden = messages.length <= this.most;
+    this.more.hidden = this.found.count <= messages.length;
   }
 
   /** Says why messages between two others are missing: those of each state by themselves. */

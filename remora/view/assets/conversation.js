@@ -175,7 +175,7 @@ export class Conversation {
         const state = stateOf(session, seq);
         if (item.dataset.state !== state) item.dataset.state = state;
         if (item.hasAttribute("aria-current") !== (seq === this.seq)) item.toggleAttribute("aria-current", seq === this.seq);
-        const without = this.seen !== null && seq > archived && !this.seen.has(seq);
+        const without = this.seen !== null && seq > archived && !this.seen.some(([first, end]) => first <= seq && seq <= end);
         item.querySelector(".omitted").hidden = !without;
         nodes.push(item);
       }
