@@ -69,7 +69,7 @@ export class RecallPanel {
       one.reason ? el("p", { class: "reason" }, one.reason) : null,
       el("dl", { class: "scores" },
         el("div", {}, el("dt", {}, "score"), el("dd", {}, bar(one.score / best, one.score.toFixed(2), "score"))),
-        lists.map((name) => el("div", {}, el("dt", {}, LISTS[name]), el("dd", {}, name in one.parts ? bar(one.parts[name], one.parts[name].toFixed(2), name) : "not found"))))));
+        lists.map((name) => el("div", {}, el("dt", {}, LISTS[name]), el("dd", {}, name in one.parts ? bar(one.parts[name], one.parts[name].toFixed(2)) : "not found"))))));
     fill(this.result,
       el("p", { class: "count" }, items.length ? `${counted(given, "memory", "memories")} of ${counted(items.length, "candidate")}` : "Nothing found. Messages are found when they are indexed: the strip shows how far that is.",
         found.note ? el("span", { class: "failed" }, stored(found.note)) : "", items.length ? this.context : ""),
