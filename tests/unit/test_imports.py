@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import remora
-from remora import Receipt
+from remora import Receipt, public
 
 pytestmark = pytest.mark.cold
 LEFT_OUT = (
@@ -151,3 +151,9 @@ def test_the_client_of_a_cloud_that_nobody_uses_is_not_made() -> None:
         f"print(TableApi.__module__, {client}.TableApi is TableApi, {client}.__version__ != '')\n"
     )
     assert found == f"True False\n{client}.api.table_api True True"
+
+
+def test_public_names_agree() -> None:
+    """Type checkers read the list of `remora.public`, and `remora` may not load it for its own."""
+    apart = {"Client", "errors", "http_status"}
+    assert sorted(remora.__all__) == sorted({*public.__all__, *apart})
