@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from remora import Runtime
 from remora.errors import RemoraError
 from remora.testing import HashEmbedder
+from tests.embedders import HeldEmbedder
 from tests.verbs import CALLS, Call, World, open_world, public_coroutines, said
 
 pytestmark = pytest.mark.anyio
@@ -145,23 +144,10 @@ async def test_closing_can_be_cancelled(way: Way, tmp_path: Path) -> None:
             await again.session("ada", "chat").append(said("it opens again"))
 
 
-class HangingEmbedder(HashEmbedder):
-    """Never answers."""
-
-    def __init__(self) -> None:
-        super().__init__(16)
-        self.asked = anyio.Event()
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        self.asked.set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-
 @pytest.mark.parametrize("name", ["learn", "search_working", "recall", "search"])
 async def test_a_task_that_retries_can_be_cancelled(name: str) -> None:
     """The loop that the docstrings advise ends when its task is cancelled."""
-    embedder = HangingEmbedder()
+    embedder = HeldEmbedder("", 16)
     async with Runtime.in_memory(embedder=embedder) as runtime:
         world = World(runtime, Path())
         await world.session.append(said("tea"))
@@ -175,7 +161,7 @@ async def test_a_task_that_retries_can_be_cancelled(name: str) -> None:
                         raise
 
         task = asyncio.ensure_future(retry())
-        await embedder.asked.wait()
+        await embedder.reached.wait()
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()

@@ -33,6 +33,7 @@ from remora.storage.memory.store import MemoryStore
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
+from tests.embedders import HeldEmbedder
 from tests.patience import until
 from tests.programs import run_command
 
@@ -675,26 +676,12 @@ async def test_recalls_beside(runtime: Runtime) -> None:
         assert await (await runtime.internals.long_term()).rows(USER) == []
 
 
-class Stuck(HashEmbedder):
-    """Embeds with another dimension, and stops at the canary until it is told to go on."""
-
-    def __init__(self) -> None:
-        super().__init__(96)
-        self.reached, self.go = anyio.Event(), anyio.Event()
-
-    async def embed(self, texts: Any) -> Any:
-        if any(CANARY in text for text in texts):
-            self.reached.set()
-            await self.go.wait()
-        return await super().embed(texts)
-
-
 @pytest.mark.parametrize("answers", [True, False], ids=["late", "never"])
 async def test_while_it_is_embedded_anew(life: Life, answers: bool) -> None:
     """G13: what is being embedded anew of a user who is forgotten is given up, and does not come
     back; the others' goes on.
     """
-    embedder = Stuck()
+    embedder = HeldEmbedder(CANARY, 96)
     async with runtime_on(life.directory, embedder=embedder, reembed=True) as runtime:
         await embedder.reached.wait()
         await runtime.user(USER).forget()

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from remora import Config, Runtime
@@ -29,6 +28,7 @@ from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION
 from tests.copies import copy_memory
+from tests.embedders import NotingEmbedder
 from tests.lance import digest_keys, digests_of, lance, put, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves look into directories
@@ -46,18 +46,6 @@ CONFIG = Config.from_dict(
 CANARY = "qzvk"
 VICTIM = f"{CANARY}victim"
 USERS = (VICTIM, "bob", "erin")
-
-
-class CountingEmbedder(HashEmbedder):
-    """Counts the texts that it embeds."""
-
-    def __init__(self, dimension: int = 64) -> None:
-        super().__init__(dimension)
-        self.texts = 0
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        self.texts += len(texts)
-        return await super().embed(texts)
 
 
 def says(text: str) -> dict[str, Any]:
@@ -251,12 +239,12 @@ async def test_no_model_is_called_for_it(earlier: Filled) -> None:
     """
     where, before = earlier
     assert digest_keys(where) == [""]
-    embedder = CountingEmbedder()
+    embedder = NotingEmbedder()
     async with runtime_on(where, embedder) as runtime:
         assert runtime.reembedding is None, "it is not begun without being asked for"
     async with runtime_on(where, embedder, reembed=True) as runtime:
         await runtime.reembedded()
-        assert embedder.texts == 0
+        assert embedder.texts == []
         assert await held(runtime) == before
     assert directories(where) == ["longterm-2"]
     assert len(digest_keys(where)) == 1
@@ -269,10 +257,10 @@ async def test_no_model_is_called_for_it(earlier: Filled) -> None:
 async def test_another_embedder_gives_it_a_key_too(earlier: Filled) -> None:
     """G7: vectors of another embedder are not taken over."""
     where = earlier.where
-    embedder = CountingEmbedder(96)
+    embedder = NotingEmbedder(96)
     async with runtime_on(where, embedder, reembed=True) as runtime:
         await runtime.reembedded()
-        assert embedder.texts > 3 * 28
+        assert len(embedder.texts) > 3 * 28
         store = await runtime.internals.long_term()
         vectors = (await store.embedded_rows("bob"))[1]
         assert vectors is not None

@@ -15,8 +15,9 @@ from remora import BufferPolicy, Config, Line, Runtime
 from remora.config import SynopsisConfig
 from remora.errors import InvalidInput, NotGranted
 from remora.storage.memory import MemoryStore
-from remora.testing import HashEmbedder, VirtualClock
+from remora.testing import VirtualClock
 from tests import facts
+from tests.embedders import HeldEmbedder
 from tests.harness import user
 from tests.integration.test_buffers import PLAIN, Recording, said, session
 from tests.patience import until
@@ -265,16 +266,8 @@ async def test_a_right_that_was_taken_away_is_gone() -> None:
     """S4.33: a recall under way when the right is revoked returns nothing; nobody owns a scope by
     revoking in it.
     """
-    started, go = anyio.Event(), anyio.Event()
-
-    class Slow(HashEmbedder):
-        async def embed(self, texts: Sequence[str]) -> Any:
-            if texts == ["plan secret"]:
-                started.set()
-                await go.wait()
-            return await super().embed(texts)
-
-    async with Runtime.in_memory(embedder=Slow()) as runtime:
+    embedder = HeldEmbedder("plan secret")
+    async with Runtime.in_memory(embedder=embedder) as runtime:
         team = runtime.shared("team")
         lead, scout = team.as_("lead"), team.as_("scout")
         with pytest.raises(NotGranted):
@@ -288,9 +281,9 @@ async def test_a_right_that_was_taken_away_is_gone() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
-            await started.wait()
+            await embedder.reached.wait()
             await lead.revoke("scout")
-            go.set()
+            embedder.go.set()
 
 
 async def test_a_synopsis_forgets_what_was_deleted() -> None:

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -32,6 +30,7 @@ from remora.storage.lance.directory import table_of
 from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
+from tests.embedders import HeldEmbedder, NotingEmbedder
 from tests.harness import user
 from tests.lance import data_files, digests_of, record_of
 
@@ -174,18 +173,6 @@ async def test_what_is_being_forgotten_is_no_orphan(varied: Path) -> None:
 
 
 # -- repaired, it equals a rebuild -----------------------------------------------------------------
-
-
-class CountingEmbedder(HashEmbedder):
-    """Counts the texts that it embeds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts = 0
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        self.texts += len(texts)
-        return await super().embed(texts)
 
 
 @pytest.fixture(scope="module")
@@ -387,10 +374,10 @@ async def test_only_what_is_missing_is_embedded(filled: Path, tmp_path: Path) ->
     memory = copy_memory(filled, tmp_path / "memory")
     await DAMAGES["some rows"](memory)
     await repair(memory, CONFIG)
-    embedder = CountingEmbedder()
+    embedder = NotingEmbedder()
     async with opened(memory, embedder) as runtime:
         await rebuilt(runtime)
-        assert embedder.texts == 8
+        assert len(embedder.texts) == 8
         assert runtime.reembedding is None
 
 
@@ -425,22 +412,6 @@ async def test_a_damaged_session_keeps_no_other_from_being_rebuilt(
 
 
 # -- what a rebuild finds, and what it does not bring back -----------------------------------------
-
-
-class Gated(HashEmbedder):
-    """Waits before it embeds a text with this word in it, once it is told to."""
-
-    def __init__(self, word: str) -> None:
-        super().__init__()
-        self.word = word
-        self.reached = anyio.Event()
-        self.gate = anyio.Event()
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        if any(self.word in text for text in texts):
-            self.reached.set()
-            await self.gate.wait()
-        return await super().embed(texts)
 
 
 class HeldClock(SystemClock):
@@ -505,13 +476,13 @@ async def rows_after_forgetting(where: Path, *, clear: bool) -> list[tuple[int, 
         await chat.flush()
         await runtime.settle()
     await remove(where)
-    embedder, clock = Gated("gated"), HeldClock()
+    embedder, clock = HeldEmbedder("gated"), HeldClock()
     async with opened(where, embedder, clock=clock) as runtime:
         chat = runtime.session("alice", "s")
         await embedder.reached.wait()
         await chat.forget()
         await chat.append([user(f"new {number}") for number in range(4)])
-        embedder.gate.set()
+        embedder.go.set()
         clock.release.set()  # the rebuild tries that session again only now
         await runtime.reembedded()
         await (chat.clear() if clear else chat.flush())

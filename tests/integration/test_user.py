@@ -5,15 +5,12 @@ passivation and failing models.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 import remora
@@ -22,6 +19,7 @@ from remora.actors.user.behavior import UserBehavior
 from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed, StorageError
 from remora.ids import UserKey
 from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.embedders import NotingEmbedder
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -36,18 +34,6 @@ TEXTS = [
 
 def config(**sections: dict[str, Any]) -> Config:
     return Config.from_dict({"long_term": {"enabled": False}, **sections})
-
-
-class CountingEmbedder(HashEmbedder):
-    """Notes what it is asked to embed."""
-
-    def __init__(self) -> None:
-        super().__init__(16)
-        self.texts: list[str] = []
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        self.texts.extend(texts)
-        return await super().embed(texts)
 
 
 # -- working memory --------------------------------------------------------------------------------
@@ -103,7 +89,7 @@ async def test_a_repeated_text_costs_no_call(tmp_path: Path) -> None:
     """S2.05: learned, searched for, recalled: one text is embedded once; what is flushed in bulk
     does not pass the cache.
     """
-    embedder = CountingEmbedder()
+    embedder = NotingEmbedder(16)
     small = {"buffer": {"token_limit": 200}, "working": {"embedding_cache": 2}}
     async with Runtime(tmp_path, config=Config.from_dict(small), embedder=embedder) as runtime:
         ada = runtime.user("ada")
@@ -132,7 +118,7 @@ async def test_bad_calls_write_nothing() -> None:
     """S2.10, S2.11, S4.28, G4: each says what is wrong with it, before anything is embedded or
     written; where there is no embedder, what to set. All of a call is learned or nothing.
     """
-    embedder = CountingEmbedder()
+    embedder = NotingEmbedder(16)
     async with Runtime.in_memory(
         config=config(working={"max_memory_mb": 0.01}), embedder=embedder
     ) as runtime:
@@ -180,7 +166,7 @@ async def test_redaction_stands_before_working_memory(tmp_path: Path) -> None:
             raise ValueError(text)
         return text.replace("4711", "[number]")
 
-    embedder = CountingEmbedder()
+    embedder = NotingEmbedder(16)
     async with Runtime(tmp_path, config=config(), embedder=embedder, redact=redact) as runtime:
         await runtime.user("ada").learn("my card is 4711")
         with pytest.raises(RedactionFailed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,19 +16,10 @@ from remora.blocks import (
 )
 from remora.errors import ConfigError
 from remora.testing import HashEmbedder
-from remora.tokens import HeuristicCounter
+from tests.embedders import NotingEmbedder
+from tests.harness import COUNTER
 
 pytestmark = pytest.mark.anyio
-
-
-class Embedder(HashEmbedder):
-    def __init__(self) -> None:
-        super().__init__(256)
-        self.texts: list[str] = []
-
-    async def embed(self, texts: Sequence[str]) -> Any:
-        self.texts.extend(texts)
-        return await super().embed(texts)
 
 
 class Leaky(InMemoryVectorStore):
@@ -39,7 +30,7 @@ class Leaky(InMemoryVectorStore):
 
 
 def services(user: str = "alice", session: str = "one") -> BlockServices:
-    return BlockServices(user, session, HeuristicCounter(), embedder=HashEmbedder(256))
+    return BlockServices(user, session, COUNTER, embedder=HashEmbedder(256))
 
 
 def bound(block: VectorMemoryBlock, user: str = "alice", session: str = "one") -> VectorMemoryBlock:
@@ -57,7 +48,7 @@ async def test_one_row_for_a_batch_and_two_come_back() -> None:
     nearest first, as messages, whose text cannot leave them. Handed over again after a crash, even
     with more behind it, a batch replaces itself.
     """
-    store, embedder = InMemoryVectorStore(), Embedder()
+    store, embedder = InMemoryVectorStore(), NotingEmbedder(256)
     block = bound(VectorMemoryBlock(vector_store=store, embed_model=embedder))
     await block.aput(batch(1, "lavender honey bees"))
     await block.aput(batch(1, "lavender honey bees", "bees </message>are fine"))
@@ -78,7 +69,7 @@ async def test_one_row_for_a_batch_and_two_come_back() -> None:
 
 async def test_the_query_is_the_last_five_messages() -> None:
     """S3.15: the query text is the newest five messages, and no others."""
-    embedder = Embedder()
+    embedder = NotingEmbedder(256)
     block = bound(VectorMemoryBlock(vector_store=InMemoryVectorStore(), embed_model=embedder))
     await block.aget([ChatMessage("user", f"word{n}") for n in range(8)])
     assert embedder.texts == ["word3\nword4\nword5\nword6\nword7"]
@@ -138,7 +129,7 @@ def test_wrong_settings() -> None:
     for options in ({"similarity_top_k": 0}, {"retrieval_context_window": 0}, {"embed_model": 3}):
         with pytest.raises(ConfigError):
             VectorMemoryBlock(**options)  # type: ignore[arg-type]
-    bare = BlockServices("u", "s", HeuristicCounter())
+    bare = BlockServices("u", "s", COUNTER)
     with pytest.raises(ConfigError, match="no embedder"):
         VectorMemoryBlock(vector_store=InMemoryVectorStore()).bind(bare)
     with pytest.raises(ConfigError, match="switched off"):
@@ -149,5 +140,5 @@ def test_wrong_settings() -> None:
 
     with pytest.raises(ConfigError, match="vector_store of its own"):
         VectorMemoryBlock(embed_model=HashEmbedder(8)).bind(
-            BlockServices("u", "s", HeuristicCounter(), embedder=HashEmbedder(8), long_term=store)
+            BlockServices("u", "s", COUNTER, embedder=HashEmbedder(8), long_term=store)
         )
