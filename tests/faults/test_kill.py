@@ -32,7 +32,6 @@ from remora import Config, KeyedState, Runtime, Session
 from remora.actors.blocks.state import block_progress
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.blocks import BaseMemoryBlock, ChatMessage, VectorMemoryBlock
-from remora.cli.main import main
 from remora.cli.reader import read_conversations
 from remora.errors import StateConflict
 from remora.ids import row_id, user_key
@@ -52,6 +51,7 @@ from tests.faults.kills import kills_of, work_and_kill
 from tests.faults.upkeep_kills import KINDS, kill_within
 from tests.lance import held, lance, put, rows_of
 from tests.postgres import running_cluster
+from tests.programs import run_command
 from tests.sqlite import BreakableConnection
 
 # processes are waited for, and files are looked at, while nothing else runs
@@ -90,7 +90,7 @@ def replay(*words: str) -> None:
         mock.patch.object(sqlite_journal, "JournalConnection", BreakableConnection),
         mock.patch.object(BreakableConnection, "after_commit", told),
     ):
-        main(["replay", *words])
+        run_command("replay", *words)
 
 
 @kills_of(3)

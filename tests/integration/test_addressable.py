@@ -11,11 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from remora import Config, Runtime
-from remora.api.user import User
+from remora import Config, Memory, Runtime, User
 from remora.errors import InvalidInput, KeyConflict, NoSuchMemory, NotFound
 from remora.maintenance.verify import verify
-from remora.recall.memory import Memory
 from remora.storage.memory.store import MemoryStore
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory

@@ -18,8 +18,7 @@ import pytest
 from remora import Config, Runtime
 from remora.cluster.moving import move_to_database, move_to_directory
 from remora.cluster.reshard import reshard
-from remora.config import AttachmentsConfig
-from remora.config.secrets import Secret
+from remora.config import AttachmentsConfig, Secret
 from remora.errors import IdConflict, InvalidMessage, KeyConflict
 from remora.maintenance.verify import verify
 from tests.configs import PLAIN

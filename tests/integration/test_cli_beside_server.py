@@ -17,7 +17,6 @@ import pytest
 
 import remora
 from remora import Config, Runtime
-from remora.cli.main import main
 from remora.cluster.connected import connect_there
 from remora.cluster.reading import MemoryReader
 from remora.cluster.sharded import ShardedRuntime
@@ -29,6 +28,7 @@ from remora.storage.sqlite.schema import FORMAT
 from tests.configs import LEAN as CONFIG
 from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, PLAIN, poison
 from tests.harness import user
+from tests.programs import run_command_aside
 from tests.workers import end_owner, owner_of, write_config
 
 Run = Any
@@ -44,7 +44,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     async def run(*arguments: str) -> tuple[int, list[Any]]:
         capsys.readouterr()
         line = [*arguments, "--json", "--dir", str(tmp_path / "memory")]
-        code = await anyio.to_thread.run_sync(main, line)
+        code = await run_command_aside(*line)
         return code, [json.loads(one) for one in capsys.readouterr().out.splitlines()]
 
     return run
@@ -232,7 +232,7 @@ async def test_commands_that_change_something_ask_the_server(
 
         async def command(*words: str) -> tuple[int, str]:
             line = [*words, "--dir", str(directory)]
-            code = await anyio.to_thread.run_sync(main, line)
+            code = await run_command_aside(*line)
             return code, "".join(capsys.readouterr())
 
         for chosen in ("--all", dead["id"]):

@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from rich.console import Console
 
 from remora import Runtime, observe
 from remora.cli.health import show_status
-from remora.cli.main import main
 from remora.cluster.sharded import ShardedRuntime
 from remora.results import Health, HealthProblem, Histogram
 from remora.runtime.meters import SECONDS
 from tests.configs import PLAIN
 from tests.harness import user
+from tests.programs import run_command, run_command_aside
 
 pytestmark = [
     pytest.mark.anyio,
@@ -38,8 +37,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def remora(command: str, *words: object) -> int:
     patient = ["--timeout", "600"] if command == "health" else []
-    line = [command, *map(str, words), *patient]
-    return await anyio.to_thread.run_sync(partial(main, line))
+    return await run_command_aside(command, *words, *patient)
 
 
 async def test_health_of_a_running_server(
@@ -73,9 +71,7 @@ async def test_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert "no process has" in capsys.readouterr().err
         assert await remora(command, tmp_path / "none") == 1
         assert "there is no directory" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as wrong:
-        main(["top", str(tmp_path), "--interval", "0"])
-    assert wrong.value.code == 2
+    assert run_command("top", tmp_path, "--interval", "0") == 2
 
 
 async def test_top_of_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ import anyio.to_thread
 import pytest
 
 from remora import Config, Runtime
-from remora.cli.main import main
 from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
 from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, poison
 from tests.copies import copy_memory
+from tests.programs import run_command_aside
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -71,7 +71,7 @@ def run(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> Run:
             capsys.readouterr()
             given = [one if isinstance(one, str) else one(name) for one in arguments]
             line = [*given, "--json", "--dir", str(tmp_path / name)]
-            code = await anyio.to_thread.run_sync(main, line)
+            code = await run_command_aside(*line)
             lines = capsys.readouterr().out.splitlines()
             results.append((code, [json.loads(one) for one in lines]))
         return results
@@ -179,7 +179,7 @@ async def test_dead_letters_are_retried_and_dropped_by_their_ids(run: Run, tmp_p
     directory = ["--dir", str(tmp_path / "parts")]
 
     async def command(*arguments: str) -> int:
-        return await anyio.to_thread.run_sync(main, [*arguments, *directory])
+        return await run_command_aside(*arguments, *directory)
 
     _, (_, (dead,)) = await run("jobs", "--dead")
     assert dead["id"].startswith(f"{shard_of('eve', 3)}/flush-")
@@ -221,7 +221,7 @@ async def test_damage_is_named_with_its_shard(
         ["reshard", "--shards", "2"],
     ):
         line = [*arguments, "--dir", str(path)]
-        assert await anyio.to_thread.run_sync(main, line) != 0
+        assert await run_command_aside(*line) != 0
         assert "shards.json is damaged" in capsys.readouterr().err
 
 
@@ -232,7 +232,7 @@ async def test_reshard_says_what_it_did(
     copy_memory(made / "parts", path)
 
     async def command(*arguments: str) -> tuple[int, str, str]:
-        code = await anyio.to_thread.run_sync(main, ["reshard", *arguments])
+        code = await run_command_aside("reshard", *arguments)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 

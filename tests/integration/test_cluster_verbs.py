@@ -20,11 +20,8 @@ import pytest
 
 import remora
 import tests.verbs
+from remora import Agent, KeyedState, SharedMember, SharedScope, Turn
 from remora.api.base import holder_of
-from remora.api.keyed_state import KeyedState
-from remora.api.memories import Agent
-from remora.api.shared import SharedMember, SharedScope
-from remora.api.turn import Turn
 from remora.blocks import StaticMemoryBlock
 from remora.cluster.sharded import ShardedRuntime
 from remora.runtime.clock import SystemClock

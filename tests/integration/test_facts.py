@@ -16,10 +16,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from remora import Runtime, User
+from remora import Memory, Runtime, User
 from remora.errors import ModelUnavailable, RuntimeClosed
 from remora.recall import current, recall
-from remora.recall.memory import Memory, sort_by_importance
+from remora.recall.memory import sort_by_importance
 from remora.runtime.probes import count_probes
 from remora.runtime.threads import run_in_thread
 from remora.storage import standings

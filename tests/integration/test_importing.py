@@ -28,7 +28,6 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from remora import Runtime
 from remora.adapters.langchain import RemoraChatMessageHistory
-from remora.cli.main import main
 from remora.maintenance import import_
 from remora.storage.export import targets
 from remora.storage.export.transfer import ExportReader
@@ -47,6 +46,7 @@ from tests.foreign import (
     zep_message,
 )
 from tests.patience import wait_until
+from tests.programs import run_command_aside
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 agents, adapter = late("agents"), late("remora.adapters.openai_agents")
@@ -62,11 +62,7 @@ class Command:
     async def __call__(self, *words: object, code: int = 0) -> str:
         """What it prints; the text of its error, with single blanks, where that is due."""
         self._capsys.readouterr()
-        line = ["import", *map(str, words), "--dir", str(self.memory)]
-        try:
-            ended = await anyio.to_thread.run_sync(main, line)
-        except SystemExit as e:
-            ended = int(str(e.code))
+        ended = await run_command_aside("import", *words, "--dir", self.memory)
         out, error = self._capsys.readouterr()
         assert ended == code, (words, out, error)
         return out or " ".join(error.split())

@@ -17,7 +17,6 @@ import pytest
 import remora.blocking
 from remora import Config, KeyedState, Runtime
 from remora.api.keyed_state import adapter_state
-from remora.cli.main import main
 from remora.errors import (
     CommitFailed,
     InvalidExport,
@@ -34,6 +33,7 @@ from remora.maintenance.verify import verify
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.faults import CommitFault
 from tests.harness import user
+from tests.programs import run_command_aside
 from tests.simulation.rare import reaching
 from tests.sqlite import change_rows
 
@@ -578,7 +578,7 @@ async def test_commands_count_keys_and_print_no_value(
     async def run(*arguments: str) -> str:
         capsys.readouterr()
         line = [*arguments, "--dir", str(tmp_path)]
-        assert await anyio.to_thread.run_sync(main, line) == 0
+        assert await run_command_aside(*line) == 0
         out = capsys.readouterr().out
         assert "canary" not in out
         return out

@@ -18,7 +18,6 @@ import msgspec
 import pytest
 
 import remora
-from remora.cli.main import main
 from remora.cluster.machines import Address, Machines, parse_address, read_machines
 from remora.cluster.remote import RemoteMemory
 from remora.cluster.target import read_target
@@ -31,6 +30,7 @@ from tests.machines import SECRET, Machine, owner_after, running_owner, write_ce
 from tests.patience import until
 from tests.postgres import Cluster
 from tests.processes import stop
+from tests.programs import run_command_aside
 from tests.workers import OWNERS
 
 pytestmark = [pytest.mark.anyio, *OWNERS]
@@ -129,13 +129,13 @@ async def test_people_and_workers_of_an_owner(
     one = Machine(tmp_path / "one", cluster.dsn(), "people", more="shards: 2")
     async with running_owner(one) as owner:
         await owner.said("shard_served", 2)
-        assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 0
+        assert await run_command_aside("owners", one.file) == 0
         shown = capsys.readouterr().out
         assert f":{owner.pid} " in shown
         assert "127.0.0.1:" in shown
         for command in (["stats"], ["jobs"], ["verify"], ["forget", "alice", "--yes"]):
             words = [*command, "--dir", str(tmp_path / "one" / "memory")]
-            assert await anyio.to_thread.run_sync(main, words) in {1, 2}
+            assert await run_command_aside(*words) in {1, 2}
             told = " ".join(capsys.readouterr().err.split())
             assert "with journal.dsn it is in PostgreSQL" in told, command
             assert "backup" not in told, command
@@ -154,7 +154,7 @@ async def test_commands_ask_the_owners(
     one = Machine(tmp_path / "one", cluster.dsn(), "asked", more="shards: 2")
 
     async def run(*words: str) -> str:
-        code = await anyio.to_thread.run_sync(main, [*words, "--config", str(one.file)])
+        code = await run_command_aside(*words, "--config", one.file)
         said = capsys.readouterr()
         return said.out if code == 0 else f"{code}: {' '.join(said.err.split())}"
 
@@ -222,7 +222,7 @@ async def test_dead_letters_of_a_memory_in_postgresql(
         assert len(await runtime.dead_letters()) == 2
 
     async def run(*words: str) -> str:
-        await anyio.to_thread.run_sync(main, ["jobs", *words, "--config", str(one.file)])
+        await run_command_aside("jobs", *words, "--config", one.file)
         said = capsys.readouterr()
         return said.out + said.err
 

@@ -20,7 +20,6 @@ import pytest
 
 import remora
 from remora.blocks import StaticMemoryBlock
-from remora.cli.main import main
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
 from remora.config import Secret
@@ -41,6 +40,7 @@ from tests.nodes import connected, node, serve, two_nodes
 from tests.object_store import serve_objects
 from tests.patience import until
 from tests.postgres import Cluster
+from tests.programs import run_command_aside
 from tests.workers import OWNERS
 
 pytestmark = [pytest.mark.anyio, *OWNERS]
@@ -108,14 +108,12 @@ async def test_nodes_come_and_go_under_a_worker(
         found = await placed(cluster, "moves", owned_by(SHARDS // 2, SHARDS // 2))
         assert sum(one.epoch for one in found.leases) >= SHARDS + SHARDS // 2
         await opened(tmp_path / "two" / "memory", SHARDS // 2)
-        assert (
-            await anyio.to_thread.run_sync(main, ["health", str(tmp_path / "two" / "memory")]) == 0
-        )
+        assert await run_command_aside("health", tmp_path / "two" / "memory") == 0
         assert f"{SHARDS // 2} of {SHARDS} shards" in capsys.readouterr().out
         await say(memory, 1)
         # the last beat may be of while they were said
         await placed(cluster, "moves", is_idle)
-        assert await anyio.to_thread.run_sync(main, ["owners", str(one.file), "--json"]) == 0
+        assert await run_command_aside("owners", one.file, "--json") == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert {row["owner"].rpartition(":")[2] for row in rows} == {
             str(first.pid),
@@ -123,7 +121,7 @@ async def test_nodes_come_and_go_under_a_worker(
         }
         assert [row["shard"] for row in rows] == list(range(SHARDS))
         assert {row["queue"] for row in rows} <= {0, None}
-        assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 0
+        assert await run_command_aside("owners", one.file) == 0
         shown = capsys.readouterr().out
         assert "serving" in shown
         assert all(row["address"] in shown for row in rows), "cut off at 80 columns"
@@ -143,7 +141,7 @@ async def test_nodes_come_and_go_under_a_worker(
         os.kill(third.pid, signal.SIGTERM)
         assert await third.ended() == 0
     capsys.readouterr()
-    assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 1
+    assert await run_command_aside("owners", one.file) == 1
     assert "none" in capsys.readouterr().out
 
 

@@ -26,8 +26,8 @@ from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import LongTermStore
-from remora.testing import HashEmbedder
-from remora.testing.stores import DIMENSION, long_term_suite
+from remora.testing import HashEmbedder, long_term_suite
+from remora.testing.stores import DIMENSION
 from tests.lance import put, rows_of
 from tests.object_store import ObjectServer, serve_objects
 from tests.postgres import Cluster, open_journal

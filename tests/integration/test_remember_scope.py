@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora import Config, Runtime, quote_memories
-from remora.actors.user.messages import ChangeMemory, DeleteMemories, InspectUser, UserView
+from remora import Config, Memory, Runtime, quote_memories
+from remora.actors.user.messages import ChangeMemory, DeleteMemories, InspectUser
 from remora.errors import InvalidId, InvalidInput, NoSuchMemory, NotFound, NotGranted
 from remora.ids import UserKey, memory_id
-from remora.recall.memory import Memory
+from remora.results import UserView
 from remora.testing import HashEmbedder
 from tests.integration.remembering import CONFIG
 from tests.patience import until

@@ -21,7 +21,6 @@ import pytest
 
 import remora
 from remora import Runtime
-from remora.cli.main import main
 from remora.cluster.control import OwnerGone
 from remora.cluster.place import Place, find_owners
 from remora.cluster.sharding import shard_of
@@ -30,6 +29,7 @@ from remora.storage.lock import DirectoryLock
 from tests.harness import user
 from tests.patience import until
 from tests.processes import bound
+from tests.programs import run_command_aside
 from tests.workers import OWNERS, owner_process, write_config
 
 pytestmark = [pytest.mark.anyio, *OWNERS]
@@ -206,7 +206,7 @@ async def test_what_is_done_to_the_whole_memory(
     """Exports and backups have all of it; commands ask the owner whose user or job it is."""
 
     async def command(*words: str) -> str:
-        assert await anyio.to_thread.run_sync(main, words) == 0
+        assert await run_command_aside(*words) == 0
         return " ".join(capsys.readouterr().out.split())
 
     file = write_config(tmp_path, TWO)
@@ -254,7 +254,7 @@ async def test_a_worker_of_another_division_is_refused(tmp_path: Path, memory: P
             await worker.session(name, "s").append(user("before"))
         first.terminate()
     file.write_text(text.replace("shards: 8", "shards: 7"))
-    assert await in_thread(main, ["reshard", str(memory), "--shards", "7"]) == 0
+    assert await run_command_aside("reshard", memory, "--shards", "7") == 0
     with subprocess.Popen(command) as second:
         async with remora.connect(file) as newer:
             for name in names:
@@ -263,7 +263,7 @@ async def test_a_worker_of_another_division_is_refused(tmp_path: Path, memory: P
                 assert await contents(newer.session(name, "s")) == ["before"]
         await worker.aclose()
         second.terminate()
-    assert await in_thread(main, ["verify", "--dir", str(memory)]) == 0
+    assert await run_command_aside("verify", "--dir", memory) == 0
 
 
 async def test_serve_with_another_number_beside_busy_workers(tmp_path: Path, memory: Path) -> None:
@@ -294,7 +294,7 @@ async def test_serve_with_another_number_beside_busy_workers(tmp_path: Path, mem
                         msgspec.structs.replace(owner(memory, 0), owners=2, socket="/none")
                     )
                     where = ("--dir", str(memory), "--yes")
-                    assert await in_thread(main, ["forget", SECOND, *where]) == 0
+                    assert await run_command_aside("forget", SECOND, *where) == 0
                     gone.info.unlink()
                 ended = True
                 server.terminate()

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from remora import Context
+from remora import Context, Synopsis
 from remora.actors.policies.units import presentable_units
-from remora.actors.user.messages import Synopsis
 from remora.blocks import StaticMemoryBlock
 from remora.errors import BudgetTooSmall
 from remora.messages import Entry, split_tool_calls

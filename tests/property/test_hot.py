@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Memory
 from remora.actors.policies.bm25 import bm25_scores, text_indices, words
 from remora.config import RecallConfig
 from remora.models.ports import embed_texts
-from remora.recall.memory import Memory
 from remora.recall.question import Question
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall

@@ -19,7 +19,7 @@ from remora.maintenance.import_ import check_session, check_user
 from remora.maintenance.importing.records import Conversation, Notes
 from remora.maintenance.importing.translate import SOURCES, translate
 from remora.storage.export.jsonl import JsonlReader
-from remora.storage.export.transfer import SessionExport
+from remora.transfer import SessionExport
 from tests.configs import PLAIN
 from tests.foreign import (
     chatgpt,

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Memory
 from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.recall import current
 from remora.recall.current import CurrentMemories
-from remora.recall.memory import Memory, sort_by_importance
+from remora.recall.memory import sort_by_importance
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import commit_records
 from remora.storage import standings

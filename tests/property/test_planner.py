@@ -13,20 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora import Config, Runtime
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Config, Context, Memory, Runtime, Synopsis
 from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Load, Snapshot
 from remora.actors.session.window import fit_buffer
-from remora.actors.user.messages import ScoredItem, Synopsis
+from remora.actors.user.messages import ScoredItem
 from remora.actors.user.working import WorkingItem
 from remora.errors import BudgetTooSmall, InvalidInput, LongTermError
 from remora.ids import SessionKey
 from remora.messages import Entry
-from remora.recall.context import Context
 from remora.recall.gather import Tiers
-from remora.recall.memory import Memory
 from remora.recall.planner import Planner, Show
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from remora.actors.policies.buffer import BufferPolicy
+from remora import BufferPolicy, Receipt
 from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import (
@@ -27,7 +27,6 @@ from remora.actors.session.messages import (
     Remove,
     Replace,
     Rewind,
-    SessionView,
     Snapshot,
     SummaryReady,
     Truncate,
@@ -43,9 +42,10 @@ from remora.errors import (
     KeyConflict,
 )
 from remora.ids import SessionKey, key_digest, message_id
-from remora.messages import Receipt, split_tool_calls
+from remora.messages import split_tool_calls
 from remora.recall.gather import Tiers
 from remora.recall.planner import Planner
+from remora.results import SessionView
 from remora.storage.records import (
     BlocksSpec,
     BufferMoved,

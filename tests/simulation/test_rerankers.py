@@ -12,10 +12,10 @@ import pytest
 from remora import Context, Runtime
 from remora.errors import ErasureInProgress
 from remora.models.breaker import CircuitBreaker
-from remora.recall.reranking import Reranking, RerankStatistics
+from remora.recall.reranking import Reranking
+from remora.results import RerankStatistics
 from remora.testing import FaultyReranker, HashEmbedder
-from remora.testing.simulation import World
-from remora.testing.simulation.world import CONFIG, WorldClock
+from remora.testing.simulation import CONFIG, World, WorldClock
 from tests.unit.test_reranking import TWO
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here

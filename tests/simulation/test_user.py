@@ -19,7 +19,7 @@ from remora.ids import UserKey
 from remora.runtime.schedule import Schedule
 from remora.storage.records import MemoryItem
 from remora.testing import HashEmbedder, ScriptedChatModel, VirtualClock
-from remora.tokens import HeuristicCounter
+from tests.harness import COUNTER
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ async def simulated(
         clock=clock,
         chat_model=chat_model,
         embedder=embedder or HashEmbedder(16),
-        counter=HeuristicCounter(),
+        counter=COUNTER,
     )
     async with runtime:
         yield runtime

@@ -31,7 +31,7 @@ from remora.blocks import (
 from remora.errors import ConfigError
 from remora.ids import SessionKey
 from remora.messages import encode_message
-from remora.tokens import HeuristicCounter
+from tests.harness import COUNTER
 from tests.integration.blocks import MentionCounter
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +86,7 @@ class Own(Plain):
 
 
 def services(key: SessionKey) -> BlockServices:
-    return BlockServices(key.user, key.session, HeuristicCounter())
+    return BlockServices(key.user, key.session, COUNTER)
 
 
 async def put(blocks: BlockSet, key: SessionKey, state: bytes, *words: str) -> bytes:

@@ -26,12 +26,12 @@ from remora.cluster.wire import UnreadableCall, WireError
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
-from remora.runtime.jobs import Job
+from remora.results import Job
 from remora.services.metadata import MetadataFilter
-from remora.storage.export.transfer import MessageExport, SessionExport
 from remora.storage.ports import Scope
 from remora.storage.records import FlushSpec
 from remora.testing import HashEmbedder
+from remora.transfer import MessageExport, SessionExport
 from tests.golden import make_calls
 
 pytestmark = pytest.mark.anyio

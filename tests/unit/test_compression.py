@@ -20,12 +20,12 @@ from remora.errors import ModelAnswerInvalid, ModelUnavailable
 from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer, prepare
 from remora.models.extractive import ExtractiveSummarizer, MostRelevant, Vectors, plain_words
 from remora.results import CompressionStatistics
-from remora.tokens import HeuristicCounter
+from tests.harness import COUNTER
 
 pytestmark = pytest.mark.anyio
 
 START = 1_683_504_000_000_000  # 8 May 2023
-BYTES = HeuristicCounter().count
+BYTES = COUNTER.count
 
 
 def words(text: str) -> int:
@@ -222,7 +222,7 @@ async def test_long_texts_are_cut_into_sentences_piece_by_piece(
         return [piece]
 
     monkeypatch.setattr("sentencex.segment", segment)
-    summarizer = ExtractiveSummarizer(HeuristicCounter().count)
+    summarizer = ExtractiveSummarizer(COUNTER.count)
     await summarizer.summarize(None, [Line("user", "User", text, 0)], max_tokens=200)
     assert "".join(pieces) == text
     assert max(map(len, pieces)) <= 4_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import remora.blocks
 from remora.adapters import massgen
-from remora.api.tools import MemoryTools
+from remora.results import MemoryTools
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from remora.actors.blocks.fact import parse_facts
 from remora.blocks import BlockServices, ChatMessage, FactExtractionMemoryBlock
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelUnavailable
 from remora.testing import ScriptedChatModel
-from remora.tokens import HeuristicCounter
+from tests.harness import COUNTER
 
 pytestmark = pytest.mark.anyio
 
@@ -141,11 +141,11 @@ async def test_the_runtimes_model_and_no_model() -> None:
     """
     model = ScriptedChatModel([tagged("a")])
     block = FactExtractionMemoryBlock()
-    block.bind(BlockServices("u", "s", HeuristicCounter(), chat_model=model))
+    block.bind(BlockServices("u", "s", COUNTER, chat_model=model))
     await block.aput(said("1"))
     assert block.facts == ["a"]
     offline = FactExtractionMemoryBlock(max_facts=3)
-    offline.bind(BlockServices("u", "s", HeuristicCounter()))
+    offline.bind(BlockServices("u", "s", COUNTER))
     for city in ("Lisbon", "Porto", "Coimbra", "Braga", "Faro"):
         await offline.aput(said(f"I bought a house in {city} for 90000 euros.", "ok"))
         assert 1 <= len(offline.facts) <= 3

@@ -20,12 +20,12 @@ from remora.testing import (
     explain,
     linearizable,
 )
-from remora.tokens import HeuristicCounter
 from tests.checker.history import Shown
 from tests.checker.judging import check
 from tests.checker.programs import Kind
 from tests.checker.scripted import Script, found
 from tests.checker.strategies import small_histories
+from tests.harness import COUNTER
 
 FOREVER = float("inf")
 
@@ -334,7 +334,7 @@ class Weighed(Script):
     def __init__(self, count: int, policy: BufferPolicy = SIX) -> None:
         super().__init__()
         self.policy = policy
-        self.history.counter = HeuristicCounter()
+        self.history.counter = COUNTER
         self.append(*range(1, count + 1))
 
     def found(self, *, sound_models: bool = True) -> set[str]:

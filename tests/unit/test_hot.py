@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from remora import Embedder
 from remora.actors.policies.bm25 import text_indices, words
 from remora.config import RecallConfig
 from remora.errors import LongTermError
-from remora.models.ports import Embedder, embed_texts
+from remora.models.ports import embed_texts
 from remora.recall import user_index
 from remora.recall.index_cache import UserIndexCache
 from remora.recall.question import Question

@@ -20,7 +20,7 @@ from remora.maintenance.importing import files
 from remora.maintenance.importing.records import Conversation, Found, Notes, Remembered
 from remora.maintenance.importing.translate import SOURCES, Translation, translate
 from remora.storage.export.jsonl import JsonlReader
-from remora.storage.export.transfer import SessionExport
+from remora.transfer import SessionExport
 from tests.configs import PLAIN
 from tests.foreign import (
     PNG,

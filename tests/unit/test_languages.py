@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Line
 from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
 from remora.languages.detection import language_of, may_be_foreign
@@ -25,7 +26,6 @@ from remora.languages.search_words import (
 )
 from remora.messages.text import plain_name
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
-from remora.models.ports import Line
 from remora.recall.question import Question
 from remora.recall.ranking import Matches, ScoreList, is_other_language, main_languages, rank
 from remora.recall.traits import Traits

@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from remora.actors.user.messages import Synopsis, UserView
+from remora import Synopsis
 from remora.config import ImportanceConfig, RecallConfig
 from remora.errors import RedactionFailed
 from remora.ids import SessionKey, UserKey, memory_id, row_id
@@ -22,12 +22,13 @@ from remora.jobs.rows import IndexAccess, memory_row
 from remora.messages import dated_line, encode_message
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall
-from remora.runtime.jobs import Job, JobAttempt
+from remora.results import Job, UserView
+from remora.runtime.jobs import JobAttempt
 from remora.runtime.locks import SharedLocks
-from remora.runtime.log import Write, commit_records
+from remora.runtime.log import commit_records
 from remora.storage.memory import MemoryJournal
 from remora.storage.memory.store import MemoryStore
-from remora.storage.ports import Candidate, LongTermStore, MemoryRow
+from remora.storage.ports import Candidate, LongTermStore, MemoryRow, Write
 from remora.storage.records import (
     Appended,
     FlushSpec,

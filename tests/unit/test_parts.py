@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Memory
 from remora.recall.gather import show_parts
-from remora.recall.memory import LONG_TOKENS, Memory
+from remora.recall.memory import LONG_TOKENS
 
 
 def memory(text: str, tokens: int) -> Memory:

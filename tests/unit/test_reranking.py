@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora import Memory
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelTimeout, ModelUnavailable
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import as_reranker
-from remora.recall.memory import Memory
 from remora.recall.ranking import Ranking
-from remora.recall.reranking import Judgement, Reranking, RerankStatistics, check_scores, reorder
+from remora.recall.reranking import Judgement, Reranking, check_scores, reorder
+from remora.results import RerankStatistics
 from remora.runtime.clock import SystemClock
 from remora.testing import VirtualClock
 from remora.testing.stores import long_term_row
