@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _FILE = Path(__file__).with_suffix(".toml")
+_STEMMERS = {"de": "german", "nl": "dutch", "sv": "swedish"}
 _SHORTEST, _LONGEST = 7, 40  # letters of a compound's stem
 _LEAST_BEFORE = 3
 _LEAST_PART = 4  # letters of the part before, so that it is looked for
@@ -24,9 +25,9 @@ def find_parts(stems: Sequence[str], language: str) -> Iterator[str]:
         stems: of words, by the stemmer of their language.
         language: an ISO 639-1 code.
     """
-    heads = _heads().get(language)
-    if heads is None:
+    if language not in _STEMMERS:
         return
+    heads = load_heads()[language]
     for stem in stems:
         if not _SHORTEST <= len(stem) <= _LONGEST:
             continue
@@ -47,14 +48,14 @@ def _without_link(part: str) -> str:
 
 
 @cache
-def _heads() -> Mapping[str, frozenset[str]]:
+def load_heads() -> Mapping[str, frozenset[str]]:
+    """Return the stems of the last parts by language, read from a file at the first call."""
     import tomllib  # noqa: PLC0415
 
     import Stemmer  # noqa: PLC0415
 
-    names = {"de": "german", "nl": "dutch", "sv": "swedish"}
     data = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {
-        language: frozenset(Stemmer.Stemmer(names[language]).stemWords(str(text).split()))
+        language: frozenset(Stemmer.Stemmer(_STEMMERS[language]).stemWords(str(text).split()))
         for language, text in data.items()
     }

@@ -200,8 +200,8 @@ def make_memory(found: Ranked) -> Memory:
 
 
 def newest_that_hold(memories: Iterable[Memory]) -> list[Memory]:
-    """Of instructions, oldest first, those that hold, newest first."""
-    newest = list(memories)[::-1]
+    """Of instructions, those that hold, newest first."""
+    newest = sorted(memories, key=lambda one: (one.created_at, one.sources[-1:]), reverse=True)
     noticed = [
         Noticed(topic_of_fact(one.id), one.text, (one.session, one.sources), _withdraws(one))
         for one in newest

@@ -376,14 +376,18 @@ class Instructions:
 
     async def _without_vain(self, user: str, items: Sequence[MemoryItem]) -> Sequence[MemoryItem]:
         """The items without those that would take nothing back."""
-        subjects = [as_noticed(item).withdraws for item in items]
-        if not any(subjects):
+        noticed = [as_noticed(item) for item in items]
+        if not any(one.withdraws for one in noticed):
             return items
-        held = await self.get(user)
+        held = [*map(as_noticed, await self.get(user)), *noticed]
         return [
             item
-            for item, subject in zip(items, subjects, strict=True)
-            if not subject or any(is_withdrawn(one.content, subject) for one in held)
+            for item, one in zip(items, noticed, strict=True)
+            if not one.withdraws
+            or any(
+                other.source != one.source and is_withdrawn(other.text, one.withdraws)
+                for other in held
+            )
         ]
 
     async def _withdraw(self, key: SessionKey, seqs: set[int], kept: set[str]) -> None:

@@ -6,6 +6,7 @@ loaded: reading modules during a request would block the event loop.
 
 from __future__ import annotations
 
+from remora.languages.compounds import load_heads
 from remora.languages.instructions import load_signs
 from remora.recall.question import load_related
 from remora.runtime.threads import load_module
@@ -24,5 +25,6 @@ def preload() -> None:
     """Import them. The first call reads files for a tenth of a second, so call it in a thread."""
     for name in _LEFT_OUT:
         load_module(name)
+    load_heads()
     load_signs()
     load_related()

@@ -239,6 +239,18 @@ async def test_what_takes_back_goes_with_its_message(tmp_path: Path) -> None:
         assert "emojis" in shown(await session.load())
 
 
+async def test_messages_of_one_append_are_taken_in_their_order(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        same = [user("Never use emojis.") for _ in range(5)]
+        await ada.session("one").append([*same, user("Always answer in French.")])
+        texts = [one.text for one in await ada.instructions()]
+        assert texts == ["Always answer in French.", "Never use emojis."]
+        later = [user("Call me Theo."), user("Forget what I said about Theo.")]
+        await ada.session("one").append([*later, user("You can use emojis again.")])
+        assert [one.text for one in await ada.instructions()] == ["Always answer in French."]
+
+
 async def test_what_takes_nothing_back_is_not_recorded(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         ada = runtime.user("ada")
