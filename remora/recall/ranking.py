@@ -47,7 +47,7 @@ from remora.actors.policies.text_index import rarity
 from remora.config import RecallConfig
 from remora.languages.patterns import late
 from remora.languages.personal import SINGLE, states
-from remora.recall.days import of_days_named, weigh_messages
+from remora.recall.days import of_days_named, time_stems, weigh_messages
 from remora.recall.question import Question
 from remora.recall.traits import Traits, asks, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # loaded at first use
 
 _FEWEST_JUDGED = 30  # candidates below which their spread says nothing
 _LEAST_TRUST = 0.2
+_HEAD_WORDS = 4  # of a line: a date, and who says it
 _AT_ONCE = 32  # ranked rows made at a time
 _ROW_BYTES = 480  # of a row's object, its numbers and dates
 _LISTS = ("turn", "window", "vector")
@@ -207,9 +208,14 @@ def fuse(
     traits = Traits(rows)
     known = main_languages(rows, traits.findings.language)
     other_language = is_other_language(question.language, known)
+    stems = frozenset(time_stems(question.text))
+    said = [words(one.row.turn) for one in ordered] if stems or question.asks else []
     matches = Matches(
         lists,
+        _score_sessions(rows, lists["turn"]) if config.session_weight else None,
+        np.array([not stems.isdisjoint(one) for one in said], np.bool_) if stems else None,
         other_language=other_language,
+        novelty=_judge_novelty(said, question.stems) if question.asks else None,
         grouped=_grouped(question, rows),
         identified=weigh_identifiers(
             [
@@ -393,6 +399,48 @@ def weigh_identifiers(held: Sequence[npt.NDArray[np.bool_]]) -> Numbers | None:
     shares = [share * one for one, share in zip(held, worth / whole, strict=True)]
     total: Numbers = np.add.reduce(shares)
     return total
+
+
+def _score_sessions(rows: Sequence[MemoryRow], turns: ScoreList) -> Numbers:
+    """How well the messages that were found of each row's session match together, 0 to 1.
+
+    A row that is in no session has its own score.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    sums: Counter[str] = Counter()
+    scores = np.zeros(len(rows), np.float64)
+    for place, score in zip(turns.places.tolist(), turns.scores.tolist(), strict=True):
+        sums[rows[place].session] += score
+        scores[place] = score
+    whole = np.array([sums[row.session] if row.session else 0.0 for row in rows], np.float64)
+    whole /= whole.max(initial=0.0) or 1.0
+    scores /= scores.max(initial=0.0) or 1.0
+    outside = np.array([not row.session for row in rows], np.bool_)
+    return np.where(outside, scores, whole)
+
+
+def _judge_novelty(said: Sequence[Sequence[str]], asked: Sequence[str]) -> Numbers:
+    """See `judge_novelty`, of the words of messages."""
+    import numpy as np  # noqa: PLC0415
+
+    own = frozenset(asked)
+    lengths = np.array([len(one) for one in said], np.float64)
+    repeated = np.array([sum(word in own for word in one) for one in said], np.float64)
+    return judge_novelty(lengths, repeated)
+
+
+def judge_novelty(words_said: Numbers, repeated: Numbers) -> Numbers:
+    """See `Matches.novelty`: a message without another word loses half, with one a quarter.
+
+    Args:
+        words_said: how many words lines of messages have, shape (rows,).
+        repeated: how many of these are words of the question, shape (rows,).
+    """
+    import numpy as np  # noqa: PLC0415
+
+    novel = np.maximum(words_said - _HEAD_WORDS - repeated, 0.0)
+    return (novel + 0.5) / (novel + 1.0)
 
 
 def _holds(text: str, stems: Sequence[str]) -> bool:

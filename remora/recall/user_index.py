@@ -32,6 +32,7 @@ from remora.recall.ranking import (
     ScoreList,
     asks_for_several,
     is_other_language,
+    judge_novelty,
     main_languages,
     rank,
     size_of_row,
@@ -51,7 +52,6 @@ MAX_ON_LOOP = 5_000
 
 _TEXTS = ("turn", "window")
 Number = TypeVar("Number", bound="np.generic")
-_HEAD_WORDS = 4  # of a line: a date, and who says it
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
 
@@ -414,17 +414,13 @@ def _holds_all(parts: Sequence[UserIndex], stems: Sequence[str]) -> npt.NDArray[
 
 
 def _judge_novelty(found: Sequence[Postings], own: int) -> npt.NDArray[np.float64]:
-    """See `Matches.novelty`; the question's own words come first among those that were looked up.
-
-    A message loses half of its score if it has no other word, a quarter if it has one.
-    """
+    """See `Matches.novelty`; the question's own words come first among those looked up."""
     import numpy as np  # noqa: PLC0415
 
     asked = np.arange(len(found[0].counts)) < own
     repeated = [one.sums(one.times * one.of_each(asked)) for one in found]
-    others = joined([one.index.lengths for one in found]) - _HEAD_WORDS - joined(repeated)
-    novel = np.maximum(others, 0.0)
-    return (novel + 0.5) / (novel + 1.0)
+    lengths = joined([one.index.lengths for one in found]).astype(np.float64)
+    return judge_novelty(lengths, joined(repeated))
 
 
 def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

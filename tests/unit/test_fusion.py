@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from remora.config import RecallConfig
 from remora.recall.question import Question
 from remora.recall.ranking import fuse
 from remora.recall.traits import asks, question_share, speakers_named
-from remora.storage.ports import Candidate
+from remora.storage.ports import Candidate, MemoryRow
 from remora.testing.stores import long_term_row
 
 
@@ -187,3 +188,27 @@ def test_every_candidate_once_and_in_one_order(
     again = list(fuse(shuffled, RecallConfig(), Question("what did Ann say?")))
     assert [one.score for one in again] == pytest.approx([one.score for one in ranked])
     assert all(0 <= value <= 1 for one in ranked for value in one.parts.values())
+
+
+def test_what_a_store_found_is_ranked_by_sessions_times_and_new_words() -> None:
+    """A user who is too large for memory is ranked by the same steps."""
+
+    def said(name: str, text: str, session: str, seq: int) -> MemoryRow:
+        made = long_term_row(
+            name, text, session=session, seq=seq, role="user", memory_type="message"
+        )
+        return msgspec.structs.replace(made, turn=f"(8 May 2023) User: {text}")
+
+    rows = [
+        said("a", "The museum is large.", "alone", 1),
+        said("b", "The museum was open on Tuesday last week.", "often", 11),
+        said("c", "A museum ticket costs ten euros.", "often", 21),
+        said("d", "The museum?", "often", 31),
+    ]
+    candidates = [Candidate(row, {"turn": 5.0}) for row in rows]
+    config = RecallConfig(neighbour_bonus=0.0)
+    when = [one.row.id for one in fuse(candidates, config, Question("When is the museum open?"))]
+    assert when[0] == "b"
+    which = [one.row.id for one in fuse(candidates, config, Question("Which museum is it?"))]
+    assert which[0] != "a"
+    assert which[-1] in {"a", "d"}

@@ -431,7 +431,7 @@ def test_recorded_memories_are_nobodys_neighbours() -> None:
     """S4.17: memories of one session share no place: each keeps its own score, and lends nothing to
     the session's messages.
     """
-    config = RecallConfig()
+    config = RecallConfig(session_weight=0.0)
     strong = memory_row("alice", item("strong"))
     weak = memory_row("alice", item("weak"))
     message = long_term_row(
