@@ -34,7 +34,7 @@ from remora.cluster.watch import open_control
 from remora.config import ClusterConfig
 from remora.errors import RemoraError
 from remora.rest.keys import add_key
-from remora.storage.sockets import listen_tcp
+from remora.system.sockets import listen_tcp
 
 SESSIONS = 12
 _OWNER_S = 16.0

@@ -14,7 +14,7 @@ from remora.rest.keys import KeyFile, add_key
 from remora.rest.limits import RateLimit
 from remora.rest.server import make_server
 from remora.runtime.clock import SystemClock
-from remora.storage.sockets import listen_tcp
+from remora.system.sockets import listen_tcp
 
 __all__ = ["NOT_SERVED", "WHO_RUNS_IT", "Service", "Settled", "connected", "is_served"]
 

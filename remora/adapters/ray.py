@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from remora.cluster.target import read_target
 from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable, RemoraError
 from remora.logging import get_logger
 from remora.services.arguments import check_int, check_path, check_seconds, check_text
+from remora.system.processes import kill_apart
 
 try:
     import ray
@@ -323,7 +323,7 @@ class _NodeActor:
         try:
             self._process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            kill_apart(self._process)
             self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -20,7 +20,7 @@ from remora.errors import InvalidInput
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
 from remora.runtime.clock import SystemClock
-from remora.storage.sockets import is_loopback, listen_tcp
+from remora.system.sockets import is_loopback, listen_tcp
 
 _DAY_S = 86_400.0
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from remora.errors import InvalidInput
 
 if TYPE_CHECKING:
     from remora.cluster.connected import ConnectedRuntime
@@ -27,15 +24,12 @@ def connect(target: str | Path) -> ConnectedRuntime:
             like a module's, ``chat.memory`` for instance, is written ``./chat.memory``.
 
     Raises:
-        InvalidInput: another process cannot make a runtime of it, or the system is not Linux.
+        InvalidInput: another process cannot make a runtime of it, or Linux is older than
+            5.3.
         ConfigError: the configuration is not valid.
         DirectoryUnusable: the directory cannot be used.
     """
-    if not sys.platform.startswith("linux"):
-        raise InvalidInput(
-            "remora.connect needs Linux; elsewhere one process opens a memory, with remora.Runtime"
-        )
-    # needs modules of Linux, and twice the time of `import remora`
+    # takes twice the time of `import remora`
     from remora.cluster.connected import ConnectedRuntime  # noqa: PLC0415
     from remora.cluster.target import read_target  # noqa: PLC0415
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,7 +40,7 @@ from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.storage.layout import ShardLayout
 from remora.storage.membership import Placement, ShardLease
-from remora.storage.sockets import has_sockets
+from remora.system.forks import run_at_fork
 
 
 class ConnectedRuntime(ShardedRuntime):
@@ -191,7 +190,7 @@ async def connect_there(directory: Path, config: Config) -> ConnectedRuntime | N
         DirectoryUnusable: it is no directory, or this account may not look into it.
         OwnerUnreachable: a process that has it open does not answer.
     """
-    if not has_sockets() or not await run_in_thread(directory.exists):
+    if not await run_in_thread(directory.exists):
         return None
     limits = config.cluster
 
@@ -220,7 +219,7 @@ def _close_in_child() -> None:
                 )
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+run_at_fork(in_child=_close_in_child)
 
 
 # -- finding the owners of shards on several machines: their leases say where they are -------------

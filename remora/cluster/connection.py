@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ from remora.cluster.wire import Hello, Welcome, WireError
 from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
+from remora.runtime.threads import run_in_thread
 from remora.services.answering import WORK
-from remora.storage.forks import give_up_in_children, keep_in_children
-from remora.storage.sockets import socket_address
+from remora.system.forks import give_up_in_children, keep_in_children
+from remora.system.sockets import connect_socket
 
 Dial: TypeAlias = Callable[[], Awaitable[str | RemoteOwner]]
 
@@ -159,9 +161,8 @@ class Connection:
                 if isinstance(owner, RemoteOwner):
                     await owner.connect(line)
                 else:
-                    with socket_address(Path(owner)) as address:
-                        line.preface = WORK
-                        await self._loop.create_unix_connection(partial(_same, line), address)
+                    line.preface = WORK
+                    await self._connect_local(Path(owner), line)
                 async with asyncio.timeout(_GREETING_S):
                     await line.greeted.wait()
                 if line.refusal is not None:
@@ -181,6 +182,17 @@ class Connection:
                 return line
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _SWEEP_S)
+
+    async def _connect_local(self, path: Path, line: _Line) -> None:
+        connecting = asyncio.ensure_future(run_in_thread(connect_socket, path, _GREETING_S))
+        try:
+            one = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_connected)
+            raise
+        unix = self._loop.create_unix_connection
+        connect = self._loop.create_connection if one.family == socket.AF_INET else unix
+        await connect(partial(_same, line), sock=one)
 
     def _use(self, line: _Line) -> None:
         self._line = line
@@ -279,6 +291,11 @@ class _Line(asyncio.Protocol):
         """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _close_connected(connecting: asyncio.Future[socket.socket]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
 
 
 def _same(line: _Line) -> _Line:

@@ -2,8 +2,8 @@
 
 A worker can so tell an owner whose process hangs from one whose event loop is busy. The first is
 killed after seconds: a process that was stopped, and goes on later, would write what is out of
-date. The pid is the kernel's, and the process is killed through a descriptor of it, so that no
-other process can be meant.
+date. Its id is the kernel's, or that of the process that has proved itself, and it is killed by a
+handle that was made while it lived, so that no other process can be meant.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
-import select
-import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +21,9 @@ import msgspec
 from remora.api.status import RuntimeStatus, StatusQuestion
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
-from remora.storage.forks import give_up_in_children, keep_in_children
-from remora.storage.sockets import is_ours, peer_of, socket_address
+from remora.system.forks import give_up_in_children, keep_in_children
+from remora.system.processes import ProcessHandle, work_s
+from remora.system.sockets import Unproved, connect_peer, is_readable
 
 _logger = get_logger(__name__)
 _MOST_BYTES = 4_096
@@ -175,17 +172,20 @@ class ControlLink:
 
     def __init__(self, path: str, silent_s: float, busy_s: float) -> None:
         self._busy_s = busy_s
-        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._process = -1
+        self._process: ProcessHandle | None = None
+        try:
+            self._link, self.pid = connect_peer(Path(path), silent_s)
+        except OwnerUnreachable:  # of another account
+            raise
+        except Unproved as e:  # it hangs, or has died and another process has its port
+            raise OwnerGone(str(e)) from e
+        except (BlockingIOError, TimeoutError) as e:  # so many wait to be accepted
+            raise OwnerUnreachable(f"the owner at {path} accepts no connections") from e
+        except OSError as e:
+            raise OwnerGone(str(e)) from e
         give_up_in_children(self._link.fileno())
         try:
-            self._link.settimeout(silent_s)
-            with socket_address(Path(path)) as address:
-                self._link.connect(address)
-            self._identify(path)
-        except (BlockingIOError, TimeoutError) as e:  # so many wait to be accepted
-            self.close()
-            raise OwnerUnreachable(f"the owner at {path} accepts no connections") from e
+            self._identify()
         except OSError as e:
             self.close()
             raise OwnerGone(str(e)) from e
@@ -193,20 +193,12 @@ class ControlLink:
             self.close()
             raise
 
-    def _identify(self, path: str) -> None:
-        self.pid, uid = peer_of(self._link)
-        if not is_ours(uid):
-            raise OwnerUnreachable(f"the process at {path} belongs to another account ({uid})")
+    def _identify(self) -> None:
         if self.pid > 0:  # 0: it is in a namespace that this process cannot see
-            self._process = os.pidfd_open(self.pid)
-            give_up_in_children(self._process)
-            if self._closed():  # it died in between: the descriptor may be of another process
+            self._process = ProcessHandle(self.pid)
+            # nothing was asked, so all that can come is the end: it died in between
+            if is_readable(self._link):  # and the handle may be of another process
                 raise OSError("it died")
-
-    def _closed(self) -> bool:
-        watched = select.poll()
-        watched.register(self._link, select.POLLIN)
-        return bool(watched.poll(0))  # nothing was asked: all that can come is the end
 
     def __enter__(self) -> Self:
         return self
@@ -218,10 +210,9 @@ class ControlLink:
         """Close the connection."""
         keep_in_children(self._link.fileno())
         self._link.close()
-        if self._process >= 0:
-            keep_in_children(self._process)
-            os.close(self._process)
-            self._process = -1
+        if self._process is not None:
+            self._process.close()
+            self._process = None
 
     def ask(self, message: Ping | Leave | Look | None = None) -> Answer:
         """Send a message, a ping by default; returns the answer.
@@ -235,7 +226,7 @@ class ControlLink:
         """
         end = time.monotonic() + self._busy_s
         try:
-            before = self._work_s()
+            before = work_s(self.pid)
             self._link.sendall(msgspec.json.encode(message or Ping()) + b"\n")
             line = b""
             while True:
@@ -245,7 +236,7 @@ class ControlLink:
                             raise OwnerGone("it closed the connection")
                         line += data
                     return msgspec.json.decode(line, type=Answer)
-                after = self._work_s()
+                after = work_s(self.pid)
                 idle = math.isfinite(before + after) and after - before < _LEAST_WORK_S
                 if idle or time.monotonic() > end:
                     raise OwnerSilent
@@ -255,19 +246,6 @@ class ControlLink:
         except (OSError, msgspec.DecodeError) as e:
             raise OwnerGone(str(e)) from e
 
-    def _work_s(self) -> float:
-        """Processor time of the owner; infinite while it waits for a processor or its disk."""
-        ticks = 0
-        try:
-            for task in Path(f"/proc/{self.pid}/task").iterdir():
-                fields = (task / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] in "RD":
-                    return math.inf
-                ticks += int(fields[11]) + int(fields[12])
-        except OSError:  # another namespace, or a thread or the process has just ended
-            pass
-        return ticks / os.sysconf("SC_CLK_TCK")
-
     def kill(self, why: str) -> None:
         """Kill the owner; return when it is dead.
 
@@ -276,9 +254,9 @@ class ControlLink:
         """
         _logger.error("owner_killed", pid=self.pid, why=why)
         try:
-            if self._process < 0:
+            if self._process is None:
                 raise PermissionError(1, "it is in another namespace")
-            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            self._process.kill()
         except ProcessLookupError:
             return
         except OSError as e:
@@ -293,8 +271,4 @@ class ControlLink:
 
     def wait(self, seconds: float) -> bool:
         """Wait until the owner has ended; whether it has."""
-        if self._process < 0:
-            return False
-        watched = select.poll()
-        watched.register(self._process, select.POLLIN)
-        return bool(watched.poll(seconds * 1_000))
+        return self._process is not None and self._process.wait(seconds)

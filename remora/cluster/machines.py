@@ -11,7 +11,7 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import ConfigError
-from remora.storage.sockets import is_loopback
+from remora.system.sockets import is_loopback
 
 _LEAST_SECRET = 32
 _ANY = frozenset({"0.0.0.0", "::", "*", ""})  # noqa: S104  # compared with, not bound to

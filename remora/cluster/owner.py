@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import gc
 import os
-import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -31,7 +28,7 @@ from remora.api.shards import change_options, made_for_owner
 from remora.cluster.control import Control, Leave, ShardFigures
 from remora.cluster.loading import load_ahead, load_rest
 from remora.cluster.machines import Machines, read_machines
-from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
+from remora.cluster.place import NextOwner, OwnerInfo, Place
 from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import WHOLE
@@ -42,9 +39,12 @@ from remora.errors import DirectoryLocked, RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, Workers
-from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.lock import ReadLock, keep_owner_file, lock_error
 from remora.storage.private import open_private, unusable_directory
+from remora.system.clock import boot_time
+from remora.system.forks import give_up_in_children, keep_in_children
+from remora.system.locks import lock_file, unlock_file
+from remora.system.processes import on_end_signals
 
 # -- the owner's possessions from its start to its end: the lock, its sockets, and its reports -----
 #
@@ -98,7 +98,7 @@ class Seat:
         end = time.monotonic() + _TRIES_S
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                lock_file(descriptor, wait=wait)
             except BlockingIOError:
                 if time.monotonic() > end:  # those who look whether it is free hold it, too
                     keep_in_children(descriptor)
@@ -178,7 +178,7 @@ def _number_of(path: Path) -> int | None:
 
 
 def _unlock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may have the file open
+    unlock_file(descriptor)  # a forked process may have the file open
     keep_in_children(descriptor)
     os.close(descriptor)
 
@@ -192,7 +192,6 @@ _PAUSE_S = 0.05
 _STANDBY_PAUSE_S = 10.0
 _HAND_OVER_S = 2.0
 _FIRST_S = 0.5
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Owner:
@@ -266,13 +265,13 @@ class Owner:
         """
         end = None
         while True:
-            lock = ReadLock(self._place.directory, shared=self._order.share != WHOLE)
+            reading = ReadLock(self._place.directory, shared=self._order.share != WHOLE)
             try:
-                lock.acquire()
+                reading.acquire()
                 try:
                     self._thread = self._seat.announce(self._asked_to_leave)
                 finally:
-                    lock.release()
+                    reading.release()
             except DirectoryLocked:
                 target = target or self._read_target()
                 now = time.monotonic()
@@ -308,11 +307,7 @@ class Owner:
     def _watch_signals(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         self._seat.control.attach(loop)
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._stop.set)
-        os.register_at_fork(
-            before=_hold_signals, after_in_parent=_let_signals, after_in_child=_forget_signals
-        )
+        on_end_signals(loop, self._stop.set)
         return loop
 
     async def _share(self, target: Target, machines: Machines) -> int:
@@ -389,26 +384,6 @@ class Owner:
                 self._code = 1
                 return
             self._standby.look()
-
-
-_masks = threading.local()
-
-
-def _hold_signals() -> None:
-    """While a process is forked: until it has handlers of its own, one to it would be lost."""
-    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-
-
-def _let_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
-
-
-def _forget_signals() -> None:
-    """In a process that this one forked: a signal to it ends it, and does not tell the owner."""
-    signal.set_wakeup_fd(-1)
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    _let_signals()
 
 
 def _look(memory: ShardedRuntime, served: Served) -> tuple[int, tuple[ShardFigures, ...]]:

@@ -31,19 +31,19 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.services.answering import socket_name
-from remora.storage.identity import boot_time
 from remora.storage.private import (
     make_private_directory,
     open_private,
     refuse_links,
     unusable_directory,
 )
+from remora.system.clock import boot_time
+from remora.system.files import replace
 
 __all__ = [
     "NextOwner",
     "OwnerInfo",
     "Place",
-    "boot_time",
     "file_system",
     "find_owners",
     "find_places",
@@ -213,7 +213,7 @@ def find_places(directory: Path) -> list[Place]:
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str:
     """The kind of file system that a path is on, as the system calls it; empty if unknown."""
     try:
-        lines = mounts.read_text().splitlines()
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return ""
     real = str(path.resolve())
@@ -246,4 +246,4 @@ def _write(path: Path, value: msgspec.Struct) -> None:
     staging = path.with_name(f"{path.name}.{os.getpid()}")
     with os.fdopen(open_private(staging, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(msgspec.json.encode(value))
-    staging.replace(path)
+    replace(staging, path)

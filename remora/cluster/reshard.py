@@ -41,7 +41,7 @@ from remora.services.index_directory import (
     choose_directory,
     list_directories,
 )
-from remora.storage.atomic import make_empty, sync_path, sync_tree
+from remora.storage.atomic import make_empty, sync_tree
 from remora.storage.copying import compare_rows
 from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.store import LanceStore
@@ -69,6 +69,7 @@ from remora.storage.sqlite.copying import (
 )
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.read_only import ReadOnlyJournal
+from remora.system.files import sync_path
 
 _logger = get_logger(__name__)
 _SPARE_BYTES = 64 << 20

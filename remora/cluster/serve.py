@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +31,8 @@ from remora.cluster.target import Target, read_target
 from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import DirectoryLocked, OwnerUnreachable
 from remora.logging import get_logger
-from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.system.forks import give_up_in_children, keep_in_children
+from remora.system.processes import end_this_process
 from remora.tokens import load_encodings_later
 
 _logger = get_logger(__name__)
@@ -114,7 +114,7 @@ def _ignore(report: Report) -> None:
 def _end_with_parent() -> None:
     """End as if told to when the process that started this one has ended, however it did."""
     sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+    end_this_process()
 
 
 def _serve_share(order: StartOrder, target: Target, report: Callable[[Report], None]) -> int:

@@ -38,7 +38,7 @@ from remora.ids import SessionKey, actor_key
 from remora.logging import get_logger
 from remora.recall.planner import Planner
 from remora.runtime.meters import HistogramMeter
-from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.system.forks import give_up_in_children, keep_in_children
 
 _logger = get_logger(__name__)
 _AT_ONCE = 256  # requests of a worker that are begun before others have their turn

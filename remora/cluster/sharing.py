@@ -36,11 +36,11 @@ from remora.errors import (
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
 from remora.runtime.threads import run_in_thread
-from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.journal_port import Journal
 from remora.storage.lance.objects import ObjectStore, is_object_store
 from remora.storage.layout import ShardLayout
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
+from remora.system.forks import give_up_in_children, keep_in_children
 
 # -- one term of a node's ownership of a shard: its runtime, and the workers that ask it -----------
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import select
+import queue
 import subprocess
 import sys
 import threading
@@ -24,14 +23,18 @@ import msgspec
 
 import remora
 from remora.cluster.control import Answer, ControlLink, Leave, OwnerGone, OwnerSilent
-from remora.cluster.place import OwnerInfo, Place, boot_time, find_places
+from remora.cluster.place import OwnerInfo, Place, find_places
 from remora.cluster.sharding import WHOLE, Share, another_count
 from remora.cluster.target import Target
 from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
 from remora.logging import get_logger
-from remora.storage.forks import closing
 from remora.storage.private import open_private, unusable_directory
+from remora.system.clock import boot_time
+from remora.system.files import read_whole, write_whole
+from remora.system.forks import closing
+from remora.system.locks import lock_file, unlock_file
+from remora.system.processes import CAN_HOLD_PROCESSES, start_apart
 
 _logger = get_logger(__name__)
 COMMAND = (sys.executable, "-P", "-m", "remora.cluster")
@@ -94,10 +97,10 @@ def check_system() -> None:
     Raises:
         InvalidInput: it has not.
     """
-    if not hasattr(os, "pidfd_open") or not sys.platform.startswith("linux"):
+    if not CAN_HOLD_PROCESSES:
         raise InvalidInput(
-            "remora.connect needs Linux 5.3 or newer; elsewhere one process opens a memory, with "
-            "remora.Runtime"
+            "remora.connect needs Linux 5.3 or newer, and a Python that was built for it: use "
+            "these, or open the memory in one process, with remora.Runtime"
         )
 
 
@@ -121,14 +124,14 @@ def lock_now(path: Path) -> Iterator[int | None]:
     descriptor = open_private(path, os.O_RDWR)
     with closing(descriptor):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor)
         except BlockingIOError:
             yield None
             return
         try:
             yield descriptor
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked may have it open
+            unlock_file(descriptor)  # a process that was forked may have it open
 
 
 class OwnerFinder:
@@ -182,9 +185,9 @@ class OwnerFinder:
             if found is not None:
                 return found
             if absent and self._limits.start_owner and self._is_our_turn(began):
-                with lock_now(self._place.spawn_lock) as lock:
-                    if lock is not None:
-                        self._start_unless_found(lock, end)
+                with lock_now(self._place.spawn_lock) as held:
+                    if held is not None:
+                        self._start_unless_found(held, end)
                         continue
             if time.monotonic() > end:
                 raise self._unreachable()
@@ -223,8 +226,8 @@ class OwnerFinder:
             return None, self._lock_is_free()
 
     def _lock_is_free(self) -> bool:
-        with lock_now(self._place.owner_lock) as lock:
-            return lock is not None
+        with lock_now(self._place.owner_lock) as held:
+            return held is not None
 
     def _suits(self, info: OwnerInfo, control: ControlLink, answer: Answer) -> bool:
         """Return whether this worker can use the owner.
@@ -268,12 +271,12 @@ class OwnerFinder:
 
     # -- a new one ---------------------------------------------------------------------------------
 
-    def _start_unless_found(self, lock: int, end: float) -> None:
+    def _start_unless_found(self, held: int, end: float) -> None:
         found, absent = self._look()
         if found is not None or not absent:
             return
         self._end_others(end)
-        deaths = _Deaths(lock)
+        deaths = _Deaths(held)
         if (left := self._place.read_owner()) is not None:  # it did not remove it: it was killed
             deaths.add()
             self._place.remove_owner(left.pid)
@@ -322,17 +325,16 @@ class OwnerFinder:
             owners=self._share.owners,
         )
         process = start_process(self._command, order, self._place)
-        assert process.stdout is not None
-        with process.stdout as output:
-            watched = select.poll()
-            watched.register(output, select.POLLIN)
-            reported = watched.poll(max(0.0, end - time.monotonic()) * 1_000)
-            watching = process.wait if reported else partial(self._leave_to_start, process)
-            threading.Thread(target=watching, name="remora.reaper", daemon=True).start()
-            if not reported:
-                self._starting = process.pid
-                raise self._unreachable()
-            line = output.readline()
+        reports = queue.SimpleQueue[bytes]()
+        reader = partial(_read_report, process, reports)
+        threading.Thread(target=reader, name="remora.reaper", daemon=True).start()
+        try:
+            line = reports.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            self._starting = process.pid
+            leave = partial(self._leave_to_start, process)
+            threading.Thread(target=leave, name="remora.starting", daemon=True).start()
+            raise self._unreachable() from None
         try:
             return msgspec.json.decode(line, type=Report)
         except msgspec.DecodeError:
@@ -359,13 +361,12 @@ def start_process(
     """Start an owner; its reports come on its standard output."""
     log = place.open_log()
     try:
-        process = subprocess.Popen(  # noqa: S603  # our own interpreter
+        process = start_apart(
             [*command, order.directory],
+            {"PYTHONPATH": os.pathsep.join(order.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(order.path)},
         )
     finally:
         os.close(log)
@@ -373,6 +374,14 @@ def start_process(
     with contextlib.suppress(BrokenPipeError), process.stdin as given:
         given.write(msgspec.json.encode(order) + b"\n")
     return process
+
+
+def _read_report(process: subprocess.Popen[bytes], reports: queue.SimpleQueue[bytes]) -> None:
+    """Read what an owner says when it has started, and wait for its end."""
+    assert process.stdout is not None
+    with process.stdout as output:
+        reports.put(output.readline())
+    process.wait()
 
 
 class _Deaths:
@@ -386,7 +395,7 @@ class _Deaths:
         self._descriptor = descriptor
         now = boot_time()
         try:
-            times = json.loads(os.pread(descriptor, 4_096, 0) or b"[]")
+            times = json.loads(read_whole(descriptor, 4_096) or b"[]")
             self._times = [float(one) for one in times if 0 <= now - float(one) < _DEATHS_S]
         except (ValueError, TypeError):
             self._times = []
@@ -399,9 +408,7 @@ class _Deaths:
     def add(self) -> None:
         """One has died now."""
         self._times = [*self._times[-20:], boot_time()]
-        data = json.dumps(self._times).encode()
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, data, 0)
+        write_whole(self._descriptor, json.dumps(self._times).encode())
 
 
 def _numbers(release: str) -> tuple[int, ...]:

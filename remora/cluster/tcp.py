@@ -28,7 +28,8 @@ from remora.cluster.machines import Address, Machines, digest_of
 from remora.errors import ConfigError
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
-from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.system.forks import give_up_in_children, keep_in_children
+from remora.system.sockets import keep_alive
 
 _logger = get_logger(__name__)
 _MAGIC = b"remora1\0"
@@ -104,7 +105,7 @@ class TcpListener:
                 if len(self._unproved) >= _MOST_UNPROVED:
                     self._end_oldest()
                 self._unproved[one] = None
-                _set_up(one)
+                keep_alive(one)
                 task = loop.create_task(self._let_in(one, host, make_protocol))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -234,20 +235,12 @@ class RemoteOwner(msgspec.Struct, frozen=True):
             gate.abort()
             raise
         with suppress(OSError):
-            _set_up(transport.get_extra_info("socket"))
+            keep_alive(transport.get_extra_info("socket"))
         gate.pass_to(protocol)
 
 
 class _NotInTheClear(ConnectionError):
     """A connection without encryption ended before the owner said anything."""
-
-
-def _set_up(one: Any) -> None:
-    """Send at once, and notice within half a minute that the other machine is gone."""
-    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _open_context() -> ssl.SSLContext:

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -20,10 +19,10 @@ from typing import NamedTuple
 from remora.errors import InvalidInput
 from remora.logging import get_logger
 from remora.storage.atomic import AtomicTarget
+from remora.system.files import HAS_MODES, account
+from remora.system.locks import lock_file, open_to_lock
 
 _logger = get_logger(__name__)
-if sys.platform != "win32":
-    import fcntl
 
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LINE = re.compile(r"([A-Za-z0-9_-]{1,64}) ([0-9a-f]{64})")
@@ -67,7 +66,7 @@ def read_keys(file: Path) -> list[StoredKey]:
         ) from e
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidInput(f"the file of keys {file} cannot be read: {e}") from e
-    if is_open(status.st_mode, status.st_uid, _account()):
+    if HAS_MODES and is_open(status.st_mode, status.st_uid, account()):
         raise InvalidInput(f"{file} can be read or changed by other accounts: chmod 600 {file}")
     keys = []
     for number, line in enumerate(lines, 1):
@@ -92,11 +91,6 @@ def is_open(mode: int, owner: int, account: int) -> bool:
     if owner == 0 != account:
         others &= ~stat.S_IRGRP
     return bool(mode & others)
-
-
-def _account() -> int:
-    """That of this process; 0 where there are none."""
-    return 0 if sys.platform == "win32" else os.geteuid()
 
 
 def add_key(file: Path, tenant: str) -> str:
@@ -188,15 +182,15 @@ def _changing(file: Path) -> Iterator[Path]:
         InvalidInput: there is no such directory.
     """
     path = file.resolve()
-    if sys.platform == "win32":  # it cannot lock directories, and remora http needs Linux
+    try:
+        directory = open_to_lock(path.parent)  # the file itself is replaced
+    except OSError as e:
+        raise InvalidInput(f"{file} cannot be written: {e.strerror or e}") from e
+    if directory is None:
         yield path
         return
     try:
-        directory = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced
-    except OSError as e:
-        raise InvalidInput(f"{file} cannot be written: {e.strerror or e}") from e
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        lock_file(directory, wait=True)
         yield path
     finally:
         os.close(directory)

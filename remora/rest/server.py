@@ -6,7 +6,6 @@ Needs the extra: ``pip install "remora[serve]"``.
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from http import HTTPStatus
 
@@ -19,6 +18,8 @@ from uvicorn.server import ServerState
 from remora.rest.app import RestApp, RestOptions
 from remora.rest.limits import network_of
 from remora.rest.problems import Problem
+from remora.system.processes import allow_files
+from remora.system.sockets import end_unacknowledged
 
 _LEAVE_S = 10
 _HEAD = 64 << 10
@@ -81,9 +82,7 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
         timeout_s = self.server_state.options.timeout_s
         # the kernel knows best whether a client takes what it is sent, also after a `close`
-        transport.get_extra_info("socket").setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000)
-        )
+        end_unacknowledged(transport.get_extra_info("socket"), timeout_s)
         self.network = network_of(self.client[0]) if self.client else ""
         self._look()
 
@@ -143,12 +142,8 @@ def make_server(app: RestApp) -> RestServer:
     It takes HTTP/1.1 alone, with at most 64 KiB before the body. The process may open as many files
     as the connections need, if its hard limit has room for them.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # the memory has files and connections, too
-    files = app.options.answering + app.options.waiting + 2 * _BACKLOG
-    if soft < files:
-        room = files if hard == resource.RLIM_INFINITY else min(files, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (room, hard))
+    allow_files(app.options.answering + app.options.waiting + 2 * _BACKLOG)
     settings = uvicorn.Config(
         app,
         http=_Protocol,

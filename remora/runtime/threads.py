@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from remora.errors import WrongLoop
+from remora.system.forks import run_at_fork
 
 if TYPE_CHECKING:
     import asyncio
@@ -143,8 +143,7 @@ def _wait_at_exit() -> None:
 
 
 atexit.register(_wait_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+run_at_fork(in_child=_forget_threads)
 
 
 Result = TypeVar("Result")

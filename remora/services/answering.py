@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
-from remora.storage.sockets import has_sockets, is_ours, listen_at, peer_of
+from remora.system.forks import run_at_fork
+from remora.system.sockets import MOST_UNPROVED, Gate, LocalListener
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,8 +63,6 @@ def start_answering(directory: Path, answer: Callable[[bytes], bytes]) -> Answer
     Returns:
         None where that is not possible, which is logged: a memory works without it.
     """
-    if not has_sockets():
-        return None
     try:
         thread = AnswerThread(directory / SOCKET_NAME, answer)
         thread.start()
@@ -95,14 +94,15 @@ class AnswerThread(threading.Thread):
         self._path = path
         self._answer = answer
         self._tick = tick
-        self._ended = False
+        self._ended = self._refused = False
         self._pid = os.getpid()
-        self._listener = listen_at(path, MAX_CONNECTIONS)
-        self._file = path.lstat().st_ino
-        self._listener.setblocking(False)
+        self._listener = LocalListener(path, MAX_CONNECTIONS)
+        self._waker, self._woken = socket.socketpair()
         self._ready = selectors.DefaultSelector()
-        self._ready.register(self._listener, selectors.EVENT_READ)
+        self._ready.register(self._listener.socket, selectors.EVENT_READ)
+        self._ready.register(self._woken, selectors.EVENT_READ)
         self._peers: dict[socket.socket, _Peer] = {}
+        self._unproved: dict[socket.socket, None] = {}
         self._workers: deque[socket.socket] = deque()
         self._take: Take | None = None
         _threads.add(self)
@@ -119,19 +119,22 @@ class AnswerThread(threading.Thread):
         """Answer no more, and remove the socket. Blocks until the thread has ended."""
         self._ended = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._waker.send(b"\0")
         if self.is_alive():
             self.join()
-        with contextlib.suppress(OSError):
-            if os.getpid() == self._pid and self._path.lstat().st_ino == self._file:
-                self._path.unlink()
+        if os.getpid() == self._pid:
+            self._listener.remove()
 
     def close_in_child(self) -> None:
         """A forked process has the sockets, and no thread that answers."""
         self._ended = True
         self._ready.close()
-        for one in (self._listener, *self._peers, *self._workers):
+        for one in (*self._own, *self._peers, *self._workers):
             one.close()
+
+    @property
+    def _own(self) -> tuple[socket.socket, ...]:
+        return self._listener.socket, self._waker, self._woken
 
     def run(self) -> None:
         """Answer until `stop`."""
@@ -145,42 +148,56 @@ class AnswerThread(threading.Thread):
                 for key, events in self._ready.select(None if waits else _TICK_S):
                     one = key.fileobj
                     assert isinstance(one, socket.socket)
-                    if one is self._listener:
+                    if one is self._listener.socket:
                         self._accept()
-                    else:
+                    elif one in self._peers:  # not ended by one that was accepted just now
                         self._serve(one, events)
                 self._end_idle()
         except Exception:  # a defect; the memory goes on without it
             _logger.exception("status_failed")
         finally:
-            for one in (*self._peers, *self._workers, self._listener):
+            for one in (*self._peers, *self._workers, *self._own):
                 one.close()
             self._peers.clear()
             self._ready.close()
 
     def _accept(self) -> None:
         try:
-            one, _ = self._listener.accept()
-        except OSError:  # it is closed, or there are too many files
-            if not self._ended:
-                time.sleep(_PAUSE_S)
+            one, gate = self._listener.accept()
+        except PermissionError as e:
+            self._refuse(e)
             return
-        uid = peer_of(one)[1]
-        ours = is_ours(uid)
-        if not ours:
-            _logger.warning("status_refused", uid=uid)
-        if not ours or len(self._peers) >= MAX_CONNECTIONS:
+        except ConnectionError:  # it has gone again
+            return
+        except OSError:  # there are too many files
+            time.sleep(_PAUSE_S)
+            return
+        if len(self._peers) - len(self._unproved) >= MAX_CONNECTIONS:
             one.close()
             return
-        one.setblocking(False)
+        if gate is not None:
+            if len(self._unproved) >= MOST_UNPROVED:
+                self._end(next(iter(self._unproved)))
+            self._unproved[one] = None
         self._ready.register(one, selectors.EVENT_READ)
-        self._peers[one] = _Peer()
+        self._peers[one] = _Peer(gate)
+
+    def _refuse(self, problem: PermissionError) -> None:
+        """Log it: once, for any account of the machine may cause many."""
+        level = "debug" if self._refused else "warning"
+        self._refused = True
+        getattr(_logger, level)("status_refused", problem=str(problem))
 
     def _serve(self, one: socket.socket, events: int) -> None:
         """Read and write what can be; a peer that asks on reads its answer first."""
         peer = self._peers[one]
         peer.used_at = time.monotonic()
         try:
+            if peer.gate is not None:
+                if peer.gate.is_passed():
+                    peer.gate = None
+                    del self._unproved[one]
+                return
             if events & selectors.EVENT_READ:
                 peer.read(one)
             if peer.asked == WORK and peer.is_new:
@@ -194,10 +211,11 @@ class AnswerThread(threading.Thread):
                 with contextlib.suppress(BlockingIOError):
                     peer.answer = peer.answer[one.send(peer.answer) :]
         except Exception as e:
-            if not isinstance(e, OSError):
+            if isinstance(e, PermissionError):
+                self._refuse(e)
+            elif not isinstance(e, OSError):
                 _logger.warning("status_question_refused", error=type(e).__name__)
-            self._forget(one)
-            one.close()
+            self._end(one)
             return
         more = b"\n" in peer.asked
         wanted = selectors.EVENT_WRITE if peer.answer or more else selectors.EVENT_READ
@@ -218,12 +236,16 @@ class AnswerThread(threading.Thread):
     def _forget(self, one: socket.socket) -> None:
         self._ready.unregister(one)
         del self._peers[one]
+        self._unproved.pop(one, None)
+
+    def _end(self, one: socket.socket) -> None:
+        self._forget(one)
+        one.close()
 
     def _end_idle(self) -> None:
         now = time.monotonic()
         for one in [one for one, peer in self._peers.items() if peer.is_idle(now)]:
-            self._forget(one)
-            one.close()
+            self._end(one)
 
 
 class ServesWorkers(Protocol):
@@ -291,7 +313,8 @@ class Workers:
 class _Peer:
     """A connection: what was asked and is not answered, and what of the answer is not sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate | None) -> None:
+        self.gate = gate
         self.asked = b""
         self.answer = b""
         self.is_new = True
@@ -333,5 +356,4 @@ def _close_in_child() -> None:
         thread.close_in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+run_at_fork(in_child=_close_in_child)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import select
 import socket
 import struct
 import subprocess
@@ -32,7 +31,9 @@ from remora.logging import get_logger
 from remora.models.extractive import recent_extracts
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
-from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.system.forks import give_up_in_children, keep_in_children, run_at_fork
+from remora.system.processes import start_with_socket, take_socket
+from remora.system.sockets import is_readable
 
 __all__ = ["ComputingProcess", "main", "shared_process"]
 
@@ -79,7 +80,8 @@ class ComputingProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._ready = False
-        self._unable = os.name != "posix"
+        self._unable = False
+        self._given: socket.socket | None = None  # the process' end, until it has its own
 
     @property
     def pid(self) -> int | None:
@@ -148,13 +150,14 @@ class ComputingProcess:
         """Return whether the process is there, and has loaded what it needs."""
         if self._socket is None or self._ready:
             return self._ready
-        said = select.poll()
-        said.register(self._socket, select.POLLIN)
-        if said.poll(0):
+        if is_readable(self._socket):
             with suppress(OSError):
                 self._ready = self._socket.recv(1) == _READY
             if not self._ready:
                 self._give_up("it ended while it started")
+            self._close_given()
+        elif self._process is not None and self._process.poll() is not None:
+            self._give_up("it ended while it started")
         elif time.monotonic() - self._started_s > _START_S:
             self._give_up("it does not start")
         return self._ready
@@ -202,21 +205,12 @@ class ComputingProcess:
         ours, its = socket.socketpair()
         path = os.pathsep.join(one for one in sys.path if one)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 -- this interpreter
-                (*self._command, str(its.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(its.fileno(),),
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
-            )
+            self._process, self._given = start_with_socket(self._command, {"PYTHONPATH": path}, its)
         except (OSError, ValueError, subprocess.SubprocessError) as e:
             ours.close()
+            its.close()
             self._give_up(type(e).__name__)
             return
-        finally:
-            its.close()
         probe("computing_process_started")
         _logger.info("computing_process_started", pid=self._process.pid)
         give_up_in_children(ours.fileno())
@@ -230,7 +224,13 @@ class ComputingProcess:
         self._unable = True
         self._end()
 
+    def _close_given(self) -> None:
+        if self._given is not None:
+            self._given.close()
+            self._given = None
+
     def _end(self) -> None:
+        self._close_given()
         if self._socket is not None:
             keep_in_children(self._socket.fileno())
             self._socket.close()
@@ -244,8 +244,7 @@ class ComputingProcess:
 shared_process = ComputingProcess()
 """That of this process."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=shared_process.forget)
+run_at_fork(in_child=shared_process.forget)
 
 
 class _OwnPickler(pickle.Pickler):
@@ -293,7 +292,7 @@ def _read_bytes(of: socket.socket, length: int) -> bytearray:
 def main() -> None:
     """Answer what comes over the socket whose number is the last argument, until it is closed."""
     recent_extracts.hold(_EXTRACTS)
-    with socket.socket(fileno=int(sys.argv[-1])) as asker:
+    with take_socket() as asker:
         asker.sendall(_READY)
         while True:
             try:

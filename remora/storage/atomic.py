@@ -6,13 +6,13 @@ Everything here blocks.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 from pathlib import Path
 
 from remora.errors import InvalidInput
 from remora.storage.private import make_private, make_private_directory
+from remora.system.files import replace, sync_path
 
 
 class AtomicTarget:
@@ -63,7 +63,7 @@ class AtomicTarget:
             sync_path(self.path.parent)
             _remove(aside)
         else:
-            self.staging.replace(self.path)
+            replace(self.staging, self.path)
             sync_path(self.path.parent)
 
     def abandon(self) -> None:
@@ -82,19 +82,6 @@ def copy_target(source: Path, dest: Path) -> AtomicTarget:
     if dest.is_dir() and not any(dest.iterdir()):
         dest.rmdir()  # an empty directory was made for it
     return AtomicTarget(dest, overwrite=False, replaceable=False)
-
-
-def sync_path(path: Path) -> None:
-    """Sync a file, or the names in a directory, to the disk.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -37,8 +37,8 @@ from remora.messages.attachments import find_blobs
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
-from remora.storage.atomic import sync_path
 from remora.storage.private import make_private_directory, open_private
+from remora.system.files import replace, sync_file, sync_path
 
 ATTACHMENTS_KEY = "attachments_key"
 """The setting that has the key of the digests by which users' attachments are named."""
@@ -356,8 +356,8 @@ class BlobFiles:
                 while view:
                     view = view[file.write(view) :]
                 if self._sync:
-                    os.fsync(file.fileno())
-            staged.replace(path)
+                    sync_file(file.fileno())
+            replace(staged, path)
         except BaseException:
             staged.unlink(missing_ok=True)
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 
@@ -41,13 +40,3 @@ class Identity:
             raise FilesGone(f"{self._path} was replaced")
         if self._never_empty and not found.st_size:
             raise FilesGone(f"{self._path} was emptied")
-
-
-# -- the clock that runs on while a machine sleeps and a process stands still ----------------------
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
-
-
-def boot_time() -> float:
-    """Seconds since the machine started: the same clock for all its processes."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -21,8 +21,8 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.logging import get_logger
-from remora.storage.atomic import sync_path
 from remora.storage.private import open_private
+from remora.system.files import replace, sync_file, sync_path
 
 SHARDS_FILE = "shards.json"
 DIVISION_FILE = "reshard.json"
@@ -225,8 +225,8 @@ def _write(path: Path, content: msgspec.Struct) -> None:
     with os.fdopen(open_private(staging, os.O_WRONLY | os.O_EXCL), "wb") as file:
         file.write(msgspec.json.encode(content) + b"\n")
         file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
+        sync_file(file.fileno())
+    replace(staging, path)
     sync_path(path.parent)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -27,11 +26,9 @@ from remora.errors import DirectoryLocked
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
-from remora.storage.forks import closing
 from remora.storage.private import open_private, prepare_directory, unusable_directory
-
-if sys.platform != "win32":
-    import fcntl
+from remora.system.forks import closing
+from remora.system.locks import lock_file, open_to_lock, unlock_file
 
 _logger = get_logger(__name__)
 _OWNER, _LOCK = "owner.json", "remora.lock"
@@ -235,61 +232,41 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True, shared: bool 
         raise lock_error(directory) from None
 
 
-if sys.platform == "win32":
+@contextlib.contextmanager
+def _lock_directory(directory: Path, *, shared: bool) -> Iterator[None]:
+    """Lock the directory itself; does nothing where the system cannot.
 
-    @contextlib.contextmanager
-    def _lock_directory(directory: Path, *, shared: bool) -> Iterator[None]:  # noqa: ARG001
-        yield  # the system cannot lock directories
-
-    @contextlib.contextmanager
-    def _lock_file(path: Path, *, shared: bool) -> Iterator[None]:  # noqa: ARG001
-        import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
-
-        # not thread-local: another thread may release it
-        lock = filelock.FileLock(path, timeout=0, is_singleton=False, thread_local=False)
-        try:
-            lock.acquire()
-        except filelock.Timeout as e:
-            raise BlockingIOError from e
-        try:
-            yield
-        finally:
-            lock.release()
-
-else:
-
-    @contextlib.contextmanager
-    def _lock_directory(directory: Path, *, shared: bool) -> Iterator[None]:
-        """Lock the directory itself; does nothing where the system cannot.
-
-        Raises:
-            BlockingIOError: somebody else holds it.
-        """
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.ExitStack() as locked:
+    Raises:
+        BlockingIOError: somebody else holds it.
+    """
+    descriptor = open_to_lock(directory)
+    with contextlib.ExitStack() as locked:
+        if descriptor is not None:
             locked.enter_context(closing(descriptor))
             try:
-                locked.enter_context(_flock(descriptor, shared=shared))
+                locked.enter_context(_hold_lock(descriptor, shared=shared))
             except BlockingIOError:
                 raise
             except OSError:  # some network file systems lock only files that are open for writing
                 pass
-            yield
+        yield
 
-    @contextlib.contextmanager
-    def _lock_file(path: Path, *, shared: bool) -> Iterator[None]:
-        descriptor = open_private(path, os.O_RDWR)
-        with closing(descriptor), _flock(descriptor, shared=shared):
-            yield
 
-    @contextlib.contextmanager
-    def _flock(descriptor: int, *, shared: bool) -> Iterator[None]:
-        """Hold the lock of an open file, in this process and never in a child of it."""
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        try:
-            yield
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+@contextlib.contextmanager
+def _lock_file(path: Path, *, shared: bool) -> Iterator[None]:
+    descriptor = open_private(path, os.O_RDWR)
+    with closing(descriptor), _hold_lock(descriptor, shared=shared):
+        yield
+
+
+@contextlib.contextmanager
+def _hold_lock(descriptor: int, *, shared: bool) -> Iterator[None]:
+    """Hold the lock of an open file, in this process and never in a child of it."""
+    lock_file(descriptor, shared=shared)
+    try:
+        yield
+    finally:
+        unlock_file(descriptor)
 
 
 def _identity(directory: Path) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from remora.errors import DirectoryUnusable
 from remora.logging import get_logger
+from remora.system.files import HAS_MODES, PRIVATE_FLAGS, set_private
 
 _logger = get_logger(__name__)
 _JOURNAL = "journal.db"
@@ -49,11 +50,10 @@ def open_private(path: Path, flags: int) -> int:
     Raises:
         OSError: it cannot be opened, or is a symbolic link.
     """
-    flags |= os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags, _FILE)
-    if os.name != "nt" and stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:
+    descriptor = os.open(path, flags | os.O_CREAT | PRIVATE_FLAGS, _FILE)
+    if HAS_MODES and stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:
         with contextlib.suppress(OSError):
-            os.fchmod(descriptor, _FILE)
+            set_private(descriptor, _FILE)
     return descriptor
 
 
@@ -76,7 +76,7 @@ def make_private(path: Path) -> bool:
     Does nothing to what belongs to another account, or where the file system has no modes.
     """
     mode = path.lstat().st_mode
-    if os.name == "nt" or stat.S_ISLNK(mode) or not mode & _OTHERS:
+    if not HAS_MODES or stat.S_ISLNK(mode) or not mode & _OTHERS:
         return False
     with contextlib.suppress(OSError):
         path.chmod(_DIRECTORY if stat.S_ISDIR(mode) else _FILE)
@@ -150,7 +150,7 @@ def prepare_directory(directory: Path) -> None:
     if changed:
         _logger.info("directory_made_private", path=str(directory), changed=changed)
     mode = stat.S_IMODE(directory.stat().st_mode)
-    if mode & _OTHERS_WRITE and os.name != "nt":
+    if mode & _OTHERS_WRITE and HAS_MODES:
         _logger.warning(
             "directory_writable_by_others",
             path=str(directory),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import stat
 from collections.abc import Callable
@@ -12,7 +11,9 @@ from pathlib import Path
 from remora.cluster.reading import MemoryReader
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.storage.sockets import is_loopback, listen_tcp
+from remora.system.files import HAS_MODES
+from remora.system.processes import lower_priority
+from remora.system.sockets import is_loopback, listen_tcp
 from remora.view.app import ViewOptions, build_app
 
 try:
@@ -45,7 +46,7 @@ def choose_token(host: str, file: Path | None) -> str:
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidInput(f"--token-file {file} cannot be read: {e}") from e
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if HAS_MODES and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidInput(f"--token-file {file} can be read by other accounts: chmod 600 {file}")
     if len(token) < _LEAST_TOKEN or not _URL_SAFE.issuperset(token):
         raise InvalidInput(
@@ -118,4 +119,4 @@ def serve_view(
 def _give_way() -> None:
     """Let the server that owns the memory go first, where both want the processor."""
     with suppress(OSError):
-        os.nice(_NICE)
+        lower_priority(_NICE)

@@ -20,7 +20,7 @@ import remora.blocking
 from remora import observe
 from remora.cluster.control import ControlLink, OwnerGone
 from remora.cluster.owner import Seat
-from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
+from remora.cluster.place import NextOwner, OwnerInfo, Place
 from remora.cluster.target import read_target
 from remora.cluster.watch import OwnerWatch, open_control, ping_or_kill
 from remora.config import ClusterConfig
@@ -32,7 +32,7 @@ from remora.errors import (
     OwnerUnreachable,
 )
 from remora.storage.lock import DirectoryLock, keep_owner_file
-from remora.storage.sockets import listen_at
+from remora.system.clock import boot_time
 from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.configs import PLAIN
 from tests.owners import finder, make_target
@@ -363,7 +363,7 @@ def test_an_owner_that_starts_while_a_runtime_opens(memory: Place) -> None:
         seat.release()
         assert memory.info.read_text() == before
         assert observe.ask(memory.directory) is not None
-    left = listen_at(memory.socket, 1)
+    left = LocalListener(memory.socket, 1).socket
     left.close()
     assert memory.socket.exists()
     seat = Seat(memory, "app:memory", stays=True, logs=False)

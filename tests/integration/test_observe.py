@@ -20,7 +20,7 @@ from remora import Runtime, observe
 from remora.cluster.sharded import ShardedRuntime
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.services.answering import MAX_CONNECTIONS, SOCKET_NAME, start_answering
-from remora.storage.sockets import connect_socket
+from remora.system.sockets import connect_socket
 from tests.configs import PLAIN
 from tests.harness import user
 from tests.patience import until

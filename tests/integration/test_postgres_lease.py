@@ -31,11 +31,11 @@ from remora.errors import (
     StorageError,
 )
 from remora.runtime.clock import SystemClock
-from remora.storage.identity import boot_time
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.lease import Lease
 from remora.storage.postgres.owners import JournalOwner, read_owner, read_owners
 from remora.storage.postgres.schema import FORMAT
+from remora.system.clock import boot_time
 from tests.lease_owner import owner_process
 from tests.patience import until
 from tests.postgres import Cluster, open_journal

@@ -29,7 +29,7 @@ from remora.rest.operation import Operation
 from remora.rest.operations import OPERATIONS
 from remora.rest.problems import FailureLog, Problem, describe
 from remora.rest.streams import EVENTS
-from remora.storage.sockets import listen_tcp
+from remora.system.sockets import listen_tcp
 from remora.testing import HashEmbedder, VirtualClock
 from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.integration.test_examples import SERVER_ANSWERS, error_named

@@ -31,7 +31,6 @@ import msgspec
 
 from remora.logging import get_logger
 from remora.runtime.probes import probe
-from remora.storage.atomic import sync_path
 from remora.storage.lance.directory import QUARANTINE, RECORD_SUFFIX, TABLE_SUFFIX, mark_refill
 from remora.storage.lance.manifest import (
     Manifest,
@@ -49,6 +48,7 @@ from remora.storage.lance.record import (
     write_synced,
 )
 from remora.storage.ports import Finding
+from remora.system.files import sync_path
 
 _logger = get_logger(__name__)
 _OF_OTHER_KEY = ".other-key"

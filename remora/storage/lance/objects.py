@@ -20,7 +20,7 @@ import anyio
 
 from remora.config import ObjectStoreConfig
 from remora.errors import ConfigError, LongTermError
-from remora.storage.sockets import is_loopback
+from remora.system.sockets import is_loopback
 
 _SCHEMES = frozenset({"s3", "gs", "az"})
 _OWNER = "remora.json"

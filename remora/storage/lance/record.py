@@ -5,14 +5,13 @@ Everything here blocks.
 
 from __future__ import annotations
 
-import os
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from remora.logging import get_logger
-from remora.storage.atomic import sync_path
+from remora.system.files import replace, sync_file, sync_path
 
 _logger = get_logger(__name__)
 _CHUNK_BYTES = 1 << 20
@@ -82,7 +81,7 @@ def write_synced(path: Path, data: bytes, *, sync: bool) -> None:
         file.write(data)
         file.flush()
         if sync:
-            os.fsync(file.fileno())
-    beside.replace(path)
+            sync_file(file.fileno())
+    replace(beside, path)
     if sync:
         sync_path(path.parent)

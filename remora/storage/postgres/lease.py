@@ -29,10 +29,10 @@ from remora.config.storage import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable, StorageError
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
-from remora.storage.identity import boot_time
 from remora.storage.postgres.connection import BROKEN, Address, connect, describe
 from remora.storage.postgres.schema import in_schema
 from remora.storage.queueing import OwnershipWatch
+from remora.system.clock import boot_time
 
 # -- the ownership of a PostgreSQL journal, and of every commit that was acknowledged --------------
 

@@ -16,7 +16,6 @@ import msgspec
 from remora.config import Durability
 from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError, StorageError
 from remora.logging import get_logger
-from remora.storage.identity import boot_time
 from remora.storage.layout import number_actors
 from remora.storage.postgres.connection import (
     BROKEN,
@@ -28,6 +27,7 @@ from remora.storage.postgres.connection import (
 )
 from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, OTHER_FORMAT, in_schema
+from remora.system.clock import boot_time
 
 _logger = get_logger(__name__)
 OLDEST = 14

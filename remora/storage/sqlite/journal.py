@@ -40,6 +40,7 @@ from remora.storage.sqlite.place import JournalPlace, prepare_file
 from remora.storage.sqlite.reading import QUERIES, SqliteReader, bind
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
+from remora.system.files import FULL_SYNC
 
 T = TypeVar("T")
 
@@ -116,6 +117,8 @@ class SqliteJournal(SqliteReader, JournalWriter):
             await check_commit_mark(path)
             await writer.execute("PRAGMA journal_mode = WAL")
             await writer.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+            if FULL_SYNC is not None:
+                await writer.execute("PRAGMA fullfsync = ON")
             await writer.execute("PRAGMA cache_size = -65536")
             # Overwrites what is deleted or replaced, which an append never is.
             await writer.execute("PRAGMA secure_delete = ON")

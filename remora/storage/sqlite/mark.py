@@ -34,6 +34,7 @@ from remora.ids import actor_key
 from remora.logging import get_logger
 from remora.storage.private import open_private
 from remora.storage.rows import SEQ_BITS
+from remora.system.files import write_at
 
 _logger = get_logger(__name__)
 _MAGIC = b"remoraM1"
@@ -99,7 +100,8 @@ class CommitMark:
         self._number += 1
         body = _BODY.pack(_MAGIC, self._lineage, self._level, commits, newest, self._number)
         try:
-            os.pwrite(self._descriptor, body + _SUM.pack(crc32(body)), self._number % 2 * _SLOT)
+            slot = self._number % 2 * _SLOT
+            write_at(self._descriptor, body + _SUM.pack(crc32(body)), slot)
         except OSError as e:
             _logger.warning("journal_without_mark", path=str(self.path), error=str(e))
             self.close()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 _descriptors: set[int] = set()
 
@@ -39,12 +40,34 @@ def closing(descriptor: int) -> Iterator[None]:
 def _give_up() -> None:
     if not _descriptors:
         return
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    nothing = os.open(os.devnull, os.O_RDWR)
     while _descriptors:
         with contextlib.suppress(OSError):
             os.dup2(nothing, _descriptors.pop(), inheritable=False)
     os.close(nothing)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_give_up)
+if sys.platform == "win32":
+
+    def run_at_fork(
+        *,
+        before: Callable[[], object] | None = None,
+        in_parent: Callable[[], object] | None = None,
+        in_child: Callable[[], object] | None = None,
+    ) -> None:
+        """Call functions whenever this process is forked: never."""
+
+else:
+
+    def run_at_fork(
+        *,
+        before: Callable[[], object] | None = None,
+        in_parent: Callable[[], object] | None = None,
+        in_child: Callable[[], object] | None = None,
+    ) -> None:
+        """Call functions whenever this process is forked, for as long as it lives."""
+        given = {"before": before, "after_in_parent": in_parent, "after_in_child": in_child}
+        os.register_at_fork(**{name: one for name, one in given.items() if one is not None})
+
+
+run_at_fork(in_child=_give_up)

@@ -1,0 +1,262 @@
+"""Windows and macOS, as far as a process on Linux can stand in for them; see `tests.systems`."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from remora import observe
+from remora.errors import OwnerUnreachable
+from remora.services.answering import MAX_CONNECTIONS, SOCKET_NAME
+from remora.system import loopback
+from remora.system.sockets import MOST_UNPROVED, connect_socket
+from tests.accounts import ANOTHER
+from tests.systems import ON_LINUX, open_memory, run_on
+from tests.workers import write_config
+
+pytestmark = [pytest.mark.blocking, *ON_LINUX]
+SYSTEMS = ["windows", "macos"]
+
+USE = """
+    import asyncio, os, remora
+    POWER = remora.Config.from_dict({"journal": {"durability": "power"}})
+    async def main(directory):
+        for number in range(2):
+            async with remora.Runtime(directory, config=POWER) as runtime:
+                ann = runtime.user("ann: nul.")
+                said = {"role": "user", "content": f"I moved to Lisbon, {number}."}
+                await ann.session("con").append(said)
+                await ann.session("con").flush()
+                found = await ann.recall("Where do I live?")
+                assert any("Lisbon" in one.text for one in found), found
+        async with remora.Runtime(directory) as runtime:
+            context = await runtime.user("ann: nul.").session("con").load()
+            print([one["content"] for one in context.messages])
+            await runtime.user("ann: nul.").forget()
+    asyncio.run(main(os.environ["MEMORY"]))
+"""
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_memory_is_used_closed_and_opened_again(tmp_path: Path, system: str) -> None:
+    """Appends, recall over LanceDB, and an erasure, with names that Windows refuses as file names;
+    on macOS the drive is told to write what it holds.
+    """
+    counts = tmp_path / "counts"
+    said = run_on(system, USE, MEMORY=str(tmp_path / "memory"), SYNCS=str(counts))
+    assert said == "['I moved to Lisbon, 0.', 'I moved to Lisbon, 1.']\n"
+    assert counts.exists() is (system == "macos")
+
+
+WORK = """
+    import asyncio, os, remora
+    async def main():
+        async with remora.connect(os.environ["TARGET"]) as memory:
+            session = memory.user("ann").session("one")
+            await session.append({"role": "user", "content": "hello"})
+            print(len((await session.load()).messages), type(memory).__name__)
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_workers_share_a_memory(tmp_path: Path, system: str) -> None:
+    """The first one starts an owner, which the second finds; a command asks it, and another one
+    takes its place when it is killed.
+    """
+    target = write_config(tmp_path)
+    directory = tmp_path / "memory"
+    assert run_on(system, WORK, TARGET=str(target)) == "1 ConnectedRuntime\n"
+    first = json.loads((directory / "owner.json").read_text())["pid"]
+    assert run_on(system, WORK, TARGET=str(target)) == "2 ConnectedRuntime\n"
+    assert json.loads((directory / "owner.json").read_text())["pid"] == first
+    assert json.loads(run_on(system, "health", directory, "--json"))["pid"] == first
+    os.kill(first, signal.SIGKILL)
+    try:
+        assert run_on(system, WORK, TARGET=str(target)) == "3 ConnectedRuntime\n"
+    finally:
+        os.kill(json.loads((directory / "owner.json").read_text())["pid"], signal.SIGKILL)
+
+
+COMPUTE = """
+    import asyncio, operator
+    from remora.services.computing import ComputingProcess
+    async def main():
+        process = ComputingProcess(busy_s=0.0)
+        process.join()
+        while process.pid is None:
+            process.call(operator.add, 1, 2)
+        assert process.call(operator.add, 1, 2) == 3
+        assert process.pid is not None
+        await process.leave()
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_process_computes_for_background_jobs(system: str) -> None:
+    """It gets its socket, answers, and ends."""
+    run_on(system, COMPUTE)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("service", ["view", "http"])
+def test_services_answer(tmp_path: Path, system: str, service: str) -> None:
+    """``remora view`` and ``remora http`` start beside a server, and as one."""
+    from tests.systems import environment_of  # noqa: PLC0415
+
+    directory = tmp_path / "memory"
+    with ExitStack() as held:
+        words = ["view", str(directory), "--port", "0"]
+        if service == "view":
+            held.enter_context(open_memory(system, directory))
+        else:
+            keys = tmp_path / "keys"
+            run_on(system, "keys", keys, "--add", "shop")
+            words = ["http", str(directory), "--keys", str(keys), "--port", "0"]
+        process = held.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "remora", *words],
+                env=environment_of(system),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        held.callback(process.kill)
+        assert process.stdout is not None
+        lines = (line for line in process.stdout if "http://" in line)
+        address = next(lines).split("http://")[1].split()[0]
+        host, _, port = address.partition("/")[0].partition(":")
+        with socket.create_connection((host, int(port)), 60) as connection:
+            connection.sendall(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            assert connection.recv(8) == b"HTTP/1.1"
+
+
+# -- the socket of Windows: TCP on loopback --------------------------------------------------------
+
+
+def port_of(path: Path) -> int:
+    return int(json.loads(path.read_bytes())["port"])
+
+
+def test_only_who_reads_the_file_is_answered(tmp_path: Path) -> None:
+    """Another process of the account is; one with another secret, or none, hears a nonce and no
+    more, and neither do many of these keep others out.
+    """
+    path = tmp_path / "memory" / SOCKET_NAME
+    with open_memory("windows", tmp_path / "memory") as process, ExitStack() as held:
+        found = path.lstat()
+        assert stat.S_ISREG(found.st_mode)
+        assert stat.S_IMODE(found.st_mode) == 0o600
+        status = observe.ask(tmp_path / "memory", timeout_s=60)
+        assert status is not None
+        assert status.pid == process.pid
+
+        address = ("127.0.0.1", port_of(path))
+        with socket.create_connection(address, 60) as impatient:
+            impatient.sendall(b'{"type":"status"}\n' * 4)  # longer than a proof
+            assert len(impatient.recv(1_000)) == 40
+            assert _rest(impatient) == b""
+        other = tmp_path / "other"
+        content = {**json.loads(path.read_bytes()), "secret": secrets.token_hex(32)}
+        other.write_text(json.dumps(content))
+        other.chmod(0o600)
+        with pytest.raises(ConnectionError):
+            connect_socket(other, 60)
+        for _ in range(MAX_CONNECTIONS + MOST_UNPROVED):
+            held.enter_context(socket.create_connection(address, 60))
+        assert observe.ask(tmp_path / "memory", timeout_s=60) is not None
+
+
+def _rest(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1_000)
+    except ConnectionResetError:
+        return b""
+
+
+def test_a_file_that_others_wrote_or_read_is_not_believed(tmp_path: Path) -> None:
+    """It would send messages to the process of another account."""
+    memory = tmp_path / "memory"
+    path = memory / SOCKET_NAME
+    with open_memory("windows", memory):
+        path.chmod(0o640)
+        with pytest.raises(OwnerUnreachable, match="others can read it"):
+            observe.ask(memory, timeout_s=60)
+        path.chmod(0o600)
+        if os.getuid() == 0:
+            os.chown(path, ANOTHER, ANOTHER)
+            with pytest.raises(OwnerUnreachable, match="another account"):
+                observe.ask(memory, timeout_s=60)
+            os.chown(path, 0, 0)
+        there = path.read_bytes()
+        (tmp_path / "kept").write_bytes(there)
+        path.unlink()
+        path.symlink_to(tmp_path / "kept")
+        with pytest.raises(OwnerUnreachable):
+            observe.ask(memory, timeout_s=60)
+        path.unlink()
+
+
+def test_a_port_that_somebody_else_took_gets_nothing(tmp_path: Path) -> None:
+    """After a kill the file stays. Whoever listens at its port now, and does not know the secret,
+    is taken for nobody, whatever it answers; a new owner has another port and another secret.
+    """
+    memory = tmp_path / "memory"
+    path = memory / SOCKET_NAME
+    with open_memory("windows", memory) as process:
+        process.kill()
+        process.wait()
+    left = path.read_bytes()
+    assert observe.ask(memory, timeout_s=60) is None
+    with socket.create_server(("127.0.0.1", port_of(path))) as taken:
+        for said in (b"HTTP/1.1 400 Bad Request\r\n" * 4, b"remora1\0" + bytes(32 + 32)):
+            heard = _answer_with(taken, said)
+            assert observe.ask(memory, timeout_s=60) is None
+            assert b"status" not in heard()
+        with open_memory("windows", memory) as second:
+            assert path.read_bytes() != left
+            status = observe.ask(memory, timeout_s=60)
+            assert status is not None
+            assert status.pid == second.pid
+    assert not path.exists()
+
+
+def _answer_with(listener: socket.socket, said: bytes):
+    """Say something to one who connects, in a thread; what was heard, when the thread ends."""
+    import threading  # noqa: PLC0415
+
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(said)
+            while data := _rest(connection):
+                heard.append(data)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+
+    def wait() -> bytes:
+        thread.join()
+        return b"".join(heard)
+
+    return wait
+
+
+def test_a_listener_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    """Its port may be another process's by now, so nothing is killed for it."""
+    listener, _ = loopback.listen(tmp_path / "port", 1)
+    with listener, pytest.raises(TimeoutError):
+        connect_socket(tmp_path / "port", 0.05)
