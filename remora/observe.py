@@ -43,7 +43,7 @@ def ask(
         None if no process answers: none has it open, or it is a release of remora that does not.
 
     Raises:
-        InvalidInput: an argument cannot be that, or the system is not Linux.
+        InvalidInput: an argument cannot be that.
         DirectoryUnusable: there is no such directory, or this account may not look into it.
         OwnerUnreachable: the process does not answer, or belongs to another account.
     """

@@ -17,7 +17,7 @@ __all__ = ["bound", "free_port", "http_server", "is_asleep", "stop"]
 _SETPRIV = shutil.which("setpriv") if sys.platform == "linux" else None
 
 
-def bound(*command: str | os.PathLike[str], end: signal.Signals = signal.SIGKILL) -> list[str]:
+def bound(*command: str | os.PathLike[str], end: signal.Signals | None = None) -> list[str]:
     """A command whose process gets a signal when the thread ends that starts it, however it ends.
 
     That should be a thread that ends with the test process, which may be killed. Programs that are
@@ -27,7 +27,7 @@ def bound(*command: str | os.PathLike[str], end: signal.Signals = signal.SIGKILL
     forked = words[0] == sys.executable and words[1] in {"-m", "-c"}
     if forked or _SETPRIV is None:
         return words
-    return [_SETPRIV, "--pdeathsig", end.name.removeprefix("SIG"), "--", *words]
+    return [_SETPRIV, "--pdeathsig", end.name.removeprefix("SIG") if end else "KILL", "--", *words]
 
 
 def free_port() -> int:

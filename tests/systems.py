@@ -14,12 +14,13 @@ import pytest
 
 from tests.processes import bound
 
-__all__ = ["ON_LINUX", "environment_of", "open_memory", "run_on"]
+__all__ = ["COLD", "LOOPBACK", "SYSTEMS", "environment_of", "open_memory", "run_on"]
 
-ON_LINUX = [
-    pytest.mark.cold,  # an interpreter reads its environment when it starts
-    pytest.mark.skipif(sys.platform != "linux", reason="the real system needs no stand-in"),
-]
+COLD = pytest.mark.cold
+"""Mark of the tests: an interpreter reads its environment when it starts."""
+LOOPBACK = {"linux": ["windows"], "win32": ["this one"]}.get(sys.platform, [])
+"""Systems whose socket in a memory directory is a port of loopback; see `environment_of`."""
+SYSTEMS = ["windows", "macos"] if sys.platform == "linux" else ["this one"]
 _HERE = Path(__file__).parent
 _LONGEST_S = 300
 
@@ -28,10 +29,13 @@ def environment_of(system: str, **more: str) -> dict[str, str]:
     """The environment that makes an interpreter, and those that it starts, one of a system.
 
     Args:
-        system: ``windows`` or ``macos``: a directory with a ``sitecustomize``.
+        system: ``windows`` or ``macos``, a directory with a ``sitecustomize``; or ``this one``, as
+            it is.
         more: other variables.
     """
-    paths = [str(_HERE / system), str(_HERE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_HERE.parent), os.environ.get("PYTHONPATH", "")]
+    if system in {"windows", "macos"}:
+        paths.insert(0, str(_HERE / system))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
 

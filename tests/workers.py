@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +60,7 @@ def owner_process(info: OwnerInfo) -> Iterator[ControlLink]:
         yield control
 
 
-def end_owner(directory: Path, number: int = signal.SIGKILL) -> None:
+def end_owner(directory: Path, number: int = 9) -> None:
     """End the owner, if there is one, and wait until it has ended."""
     info = Place(directory).read_owner()
     if info is None:

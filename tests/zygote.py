@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import builtins
 import ctypes
-import fcntl
 import functools
 import gc
 import importlib
@@ -26,7 +25,6 @@ import json
 import logging
 import os
 import runpy
-import signal
 import socket
 import struct
 import subprocess
@@ -55,7 +53,7 @@ _SERVE = "from tests.zygote import serve; serve()"
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
-def die_with_parent(how: int = signal.SIGKILL) -> None:
+def die_with_parent(how: int = 9) -> None:
     """Have the kernel send this process a signal when the thread that started it ends."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0)
@@ -264,6 +262,8 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | No
 
 def _be_child(request: dict[str, Any], descriptors: list[int], parent: int) -> None:
     """Run the program; what it raises is the interpreter's to report, as ever."""
+    import fcntl  # noqa: PLC0415  # Windows has none
+
     high = [fcntl.fcntl(one, fcntl.F_DUPFD, _HIGH) for one in descriptors]
     os.closerange(3, _HIGH)
     for one, wanted in zip(high, request["descriptors"], strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import logging
 import os
 import re
@@ -276,8 +277,19 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _write_all_characters() -> None:
+    """Have no text fail for its letters: Windows writes files and pipes in a code page of old."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            if stream.isatty():
+                stream.reconfigure(errors="replace")
+            else:
+                stream.reconfigure(encoding="utf-8")
+
+
 def run() -> None:
     """The console script."""
+    _write_all_characters()
     code = main()
     if code == 130:
         # a second Ctrl-C may have interrupted the closing: exit at once, the journal needs no

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,7 +53,10 @@ from remora.services.archive import SessionStatistics
 from remora.services.arguments import check_path
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
+from remora.storage.private import open_private
 from remora.storage.records import MessageRange
+from remora.system.forks import closing
+from remora.system.locks import lock_file
 
 _EXPORT = """\
 Write everything that the memory holds to DEST: a file of JSON lines if its
@@ -386,25 +390,41 @@ async def _in_reach(
 
 
 @contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Hold the lock of a temporary directory.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    descriptor = open_private(place / "lock", os.O_RDWR)
+    with closing(descriptor):
+        lock_file(descriptor)
+        yield
+
+
+def _is_held(place: Path) -> bool:
+    try:
+        with _locked(place):
+            return False
+    except BlockingIOError:
+        return True
+
+
+@contextmanager
 def _place_in(directory: Path) -> Iterator[Path]:
     """A temporary directory in the memory directory; those that killed imports left are removed.
 
     Raises:
         StorageError: the disk refuses.
     """
-    import filelock  # noqa: PLC0415  # as in `remora.storage.lock`
-
-    def lock(place: Path) -> filelock.BaseFileLock:
-        return filelock.FileLock(place / "lock", timeout=0)
-
     with ExitStack() as held:
         try:
             for left in directory.glob(f"{_COPY}*"):
-                with suppress(filelock.Timeout), lock(left):  # held: its import goes on
-                    shutil.rmtree(left)
+                if not _is_held(left):  # held: its import goes on
+                    shutil.rmtree(left, ignore_errors=True)
             temporary = tempfile.TemporaryDirectory(prefix=_COPY, dir=directory)
             place = Path(held.enter_context(temporary))
-            held.enter_context(lock(place))
+            held.enter_context(_locked(place))
         except OSError as e:
             raise StorageError(f"{directory} cannot be written: {e.strerror or e}") from e
         yield place

@@ -26,6 +26,7 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.private import unusable_directory
+from remora.system.locks import CAN_SHARE
 
 DEFAULT_SHARDS = 8
 """Of a new memory that several processes are to use."""
@@ -104,7 +105,18 @@ def count_owners(limits: ClusterConfig, layout: ShardLayout | None) -> int:
     Args:
         limits: `owners` is how many there are to be, see there.
         layout: how the memory is divided; None if it is in one piece.
+
+    Raises:
+        ConfigError: there are to be several, and the system has no lock that they could share.
     """
+    if not CAN_SHARE:
+        if limits.owners not in {None, 1}:
+            raise ConfigError(
+                f"cluster.owners is {limits.owners}, and on this system one process owns a memory: "
+                "set it to 1",
+                key="cluster.owners",
+            )
+        return 1
     wanted = limits.owners or (os.cpu_count() or 1) // _CORES_OF_AN_OWNER or 1
     return min(wanted, 1 if layout is None else layout.shards)
 

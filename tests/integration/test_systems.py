@@ -1,4 +1,4 @@
-"""Windows and macOS, as far as a process on Linux can stand in for them; see `tests.systems`."""
+"""Memories on this system; on Linux, processes stand in for others: `tests.systems`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,11 +23,11 @@ from remora.services.answering import MAX_CONNECTIONS, SOCKET_NAME
 from remora.system import loopback
 from remora.system.sockets import MOST_UNPROVED, connect_socket
 from tests.accounts import ANOTHER
-from tests.systems import ON_LINUX, open_memory, run_on
+from tests.systems import COLD, LOOPBACK, SYSTEMS, environment_of, open_memory, run_on
 from tests.workers import write_config
 
-pytestmark = [pytest.mark.blocking, *ON_LINUX]
-SYSTEMS = ["windows", "macos"]
+pytestmark = [pytest.mark.blocking, COLD]
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 USE = """
     import asyncio, os, remora
@@ -81,11 +83,11 @@ def test_workers_share_a_memory(tmp_path: Path, system: str) -> None:
     assert run_on(system, WORK, TARGET=str(target)) == "2 ConnectedRuntime\n"
     assert json.loads((directory / "owner.json").read_text())["pid"] == first
     assert json.loads(run_on(system, "health", directory, "--json"))["pid"] == first
-    os.kill(first, signal.SIGKILL)
+    os.kill(first, _KILL)
     try:
         assert run_on(system, WORK, TARGET=str(target)) == "3 ConnectedRuntime\n"
     finally:
-        os.kill(json.loads((directory / "owner.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(json.loads((directory / "owner.json").read_text())["pid"], _KILL)
 
 
 COMPUTE = """
@@ -113,8 +115,6 @@ def test_a_process_computes_for_background_jobs(system: str) -> None:
 @pytest.mark.parametrize("service", ["view", "http"])
 def test_services_answer(tmp_path: Path, system: str, service: str) -> None:
     """``remora view`` and ``remora http`` start beside a server, and as one."""
-    from tests.systems import environment_of  # noqa: PLC0415
-
     directory = tmp_path / "memory"
     with ExitStack() as held:
         words = ["view", str(directory), "--port", "0"]
@@ -149,15 +149,17 @@ def port_of(path: Path) -> int:
     return int(json.loads(path.read_bytes())["port"])
 
 
-def test_only_who_reads_the_file_is_answered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", LOOPBACK)
+def test_only_who_reads_the_file_is_answered(tmp_path: Path, system: str) -> None:
     """Another process of the account is; one with another secret, or none, hears a nonce and no
     more, and neither do many of these keep others out.
     """
     path = tmp_path / "memory" / SOCKET_NAME
-    with open_memory("windows", tmp_path / "memory") as process, ExitStack() as held:
+    with open_memory(system, tmp_path / "memory") as process, ExitStack() as held:
         found = path.lstat()
         assert stat.S_ISREG(found.st_mode)
-        assert stat.S_IMODE(found.st_mode) == 0o600
+        if sys.platform == "linux":
+            assert stat.S_IMODE(found.st_mode) == 0o600
         status = observe.ask(tmp_path / "memory", timeout_s=60)
         assert status is not None
         assert status.pid == process.pid
@@ -185,6 +187,7 @@ def _rest(connection: socket.socket) -> bytes:
         return b""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="access lists of Windows, and not modes")
 def test_a_file_that_others_wrote_or_read_is_not_believed(tmp_path: Path) -> None:
     """It would send messages to the process of another account."""
     memory = tmp_path / "memory"
@@ -208,13 +211,14 @@ def test_a_file_that_others_wrote_or_read_is_not_believed(tmp_path: Path) -> Non
         path.unlink()
 
 
-def test_a_port_that_somebody_else_took_gets_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", LOOPBACK)
+def test_a_port_that_somebody_else_took_gets_nothing(tmp_path: Path, system: str) -> None:
     """After a kill the file stays. Whoever listens at its port now, and does not know the secret,
     is taken for nobody, whatever it answers; a new owner has another port and another secret.
     """
     memory = tmp_path / "memory"
     path = memory / SOCKET_NAME
-    with open_memory("windows", memory) as process:
+    with open_memory(system, memory) as process:
         process.kill()
         process.wait()
     left = path.read_bytes()
@@ -224,7 +228,7 @@ def test_a_port_that_somebody_else_took_gets_nothing(tmp_path: Path) -> None:
             heard = _answer_with(taken, said)
             assert observe.ask(memory, timeout_s=60) is None
             assert b"status" not in heard()
-        with open_memory("windows", memory) as second:
+        with open_memory(system, memory) as second:
             assert path.read_bytes() != left
             status = observe.ask(memory, timeout_s=60)
             assert status is not None
@@ -232,10 +236,8 @@ def test_a_port_that_somebody_else_took_gets_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def _answer_with(listener: socket.socket, said: bytes):
+def _answer_with(listener: socket.socket, said: bytes) -> Callable[[], bytes]:
     """Say something to one who connects, in a thread; what was heard, when the thread ends."""
-    import threading  # noqa: PLC0415
-
     heard: list[bytes] = []
 
     def answer() -> None:

@@ -111,4 +111,4 @@ class _Finder:
         return spec
 
 
-sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Finder)
