@@ -112,6 +112,17 @@ def tests_of(*words: str) -> None:
     run(PYTHON, "-m", "tools.quick", "tests-of", *words)
 
 
+def system(*words: str) -> None:
+    """Types as this operating system has them, and the tests that every system runs.
+
+    Those of the suite need what `tests/conftest.py` needs: signals and clocks of POSIX.
+    """
+    types("remora")
+    plain = ("--noconftest", "-o", "addopts=--import-mode=importlib -p no:asyncio")
+    file = "tests/integration/test_systems.py"
+    run(PYTHON, "-m", "pytest", "-q", *plain, "-o", "filterwarnings=", file, *words)
+
+
 def unit(*words: str) -> None:
     pytest("tests/unit", "tests/simulation", "tests/property", *NOT_NIGHTLY, *words)
 
@@ -294,6 +305,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "quick": quick,
     "tests-of": tests_of,
+    "system": system,
     "unit": unit,
     "test": test,
     "pytest": pytest,

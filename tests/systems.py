@@ -48,7 +48,7 @@ def run_on(system: str, *words: str | Path, **more: str) -> str:
         bound(sys.executable, *asked),
         env=environment_of(system, **more),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=_LONGEST_S,
         check=False,
     )

@@ -235,12 +235,12 @@ async def a_stopped_owner_stores_nothing_when_it_goes_on(access: JournalAccess) 
         for _ in range(_TRIES):
             await former.read_until(former.acknowledged + 10)
             assert former.acknowledged >= 10, f"the process ended: {former.last_words}"
-            former.send(signal.SIGSTOP)
+            former.send(signal.Signals["SIGSTOP"])
             try:
                 with anyio.fail_after(_SECONDS):
                     journal = await access()
             except StorageError:
-                former.send(signal.SIGCONT)
+                former.send(signal.Signals["SIGCONT"])
                 continue
             except TimeoutError:
                 raise AssertionError("a claim waits for an owner that stands still") from None
@@ -251,7 +251,7 @@ async def a_stopped_owner_stores_nothing_when_it_goes_on(access: JournalAccess) 
             first = await texts(owner)
             sid = await open_actor(owner, CHAT)
             await commit_records(owner, [appended(sid, len(first) + 1, "new")])
-            former.send(signal.SIGCONT)
+            former.send(signal.Signals["SIGCONT"])
             await former.read_until(1 << 30)
             assert former.acknowledged <= len(first), "a stale message was acknowledged"
             assert former.last_words == OwnershipLost.__name__, former.last_words

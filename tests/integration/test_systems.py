@@ -90,6 +90,40 @@ def test_workers_share_a_memory(tmp_path: Path, system: str) -> None:
         os.kill(json.loads((directory / "owner.json").read_text())["pid"], _KILL)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="several owners work there")
+def test_windows_takes_one_owner_alone(tmp_path: Path) -> None:
+    """It has no lock that several could share; an error says so before anything is started."""
+    target = write_config(tmp_path, ", owners: 2")
+    with pytest.raises(AssertionError, match=r"ConfigError: cluster\.owners is 2"):
+        run_on("windows", WORK, TARGET=str(target))
+    assert not (tmp_path / "memory" / "owner.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no sockets of unix")
+def test_a_path_that_is_too_long_for_a_socket_of_macos(tmp_path: Path) -> None:
+    """A file with a port takes its place, and workers and commands find it."""
+    directory = tmp_path / ("m" * 100)
+    with open_memory(SYSTEMS[-1], directory) as process:
+        assert json.loads(run_on(SYSTEMS[-1], "health", directory, "--json"))["pid"] == process.pid
+        assert stat.S_ISREG((directory / SOCKET_NAME).lstat().st_mode)
+
+
+def test_letters_that_a_code_page_lacks(tmp_path: Path) -> None:
+    """Windows writes files and pipes in one, unless it is told otherwise: no command fails."""
+    directory = tmp_path / "memory"
+    run_on(SYSTEMS[0], LETTERS, MEMORY=str(directory))
+    words = ("sessions", "ann", "--dir", directory)
+    assert "東京" in run_on(SYSTEMS[0], *words, PYTHONIOENCODING="cp1252")
+
+
+LETTERS = """
+    import asyncio, os, remora
+    async def main():
+        async with remora.Runtime(os.environ["MEMORY"]) as runtime:
+            said = {"role": "user", "content": "hello"}
+            await runtime.user("ann").session("\u6771\u4eac").append(said)
+    asyncio.run(main())
+"""
 COMPUTE = """
     import asyncio, operator
     from remora.services.computing import ComputingProcess
@@ -262,3 +296,16 @@ def test_a_listener_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     listener, _ = loopback.listen(tmp_path / "port", 1)
     with listener, pytest.raises(TimeoutError):
         connect_socket(tmp_path / "port", 0.05)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="`tasks.py system` checks its own system")
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_remora_calls_what_a_system_has(tmp_path: Path, system: str) -> None:
+    """Type checkers know which names of the standard library each system has."""
+    command = [sys.executable, "-m", "mypy", "--platform", system, "--cache-dir", str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [*command, "remora"], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
