@@ -74,10 +74,10 @@ if sys.platform == "win32":
             else:
                 return
 
-    def write_at(descriptor: int, data: bytes, position: int) -> None:
+    def write_at(descriptor: int, data: bytes, position: int, /) -> int:
         """Write at a position of an open file, which one thread at a time does."""
         os.lseek(descriptor, position, os.SEEK_SET)
-        os.write(descriptor, data)
+        return os.write(descriptor, data)
 
 
 else:
@@ -135,9 +135,7 @@ else:
         """
         source.replace(path)
 
-    def write_at(descriptor: int, data: bytes, position: int) -> None:
-        """Write at a position of an open file."""
-        os.pwrite(descriptor, data, position)
+    write_at = os.pwrite
 
 
 def read_whole(descriptor: int, most: int) -> bytes:

@@ -33,6 +33,7 @@ from remora.errors import (
 )
 from remora.storage.lock import DirectoryLock, keep_owner_file
 from remora.system.clock import boot_time
+from remora.system.sockets import LocalListener
 from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.configs import PLAIN
 from tests.owners import finder, make_target

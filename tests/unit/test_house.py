@@ -12,7 +12,7 @@ MOST = {
     "modules that an append enters": 27,
     "moves of an append": 65,
     "parameters whose type is Any": 138,
-    "modules": 466,  # 13 import what other products export, each product in one
+    "modules": 472,  # 13 import what other products export, each product in one; 8 are of systems
     "modules that `import remora` loads": 4,
 }
 
