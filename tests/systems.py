@@ -68,12 +68,12 @@ asyncio.run(main())
 
 
 @contextmanager
-def open_memory(system: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
+def open_memory(system: str, directory: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A process on a system that has a memory open, and closes it in the end."""
     command = bound(sys.executable, "-c", _OPEN, directory)
     with subprocess.Popen(
         command,
-        env=environment_of(system),
+        env=environment_of(system, **more),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -18,6 +18,8 @@ if sys.platform == "win32":
 
     FULL_SYNC: int | None = None
     """The call that has the drive write what it holds, where ``fsync`` does not: on macOS."""
+    KEEPS_PRIVATE = sys.version_info >= (3, 12, 4) or (3, 11, 10) <= sys.version_info < (3, 12)
+    """Whether a directory can be made for this account alone: Windows needs a newer Python."""
     HAS_MODES = False
     """Whether modes say who may read a file. On Windows access lists do, inherited from above."""
     _PATIENCE_S = 2.0
@@ -83,6 +85,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+    KEEPS_PRIVATE = True
+    """Whether a directory can be made for this account alone: Windows needs a newer Python."""
     HAS_MODES = True
     """Whether modes say who may read a file. On Windows access lists do, inherited from above."""
     FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)

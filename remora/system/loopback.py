@@ -11,6 +11,7 @@ A listener takes few bytes, for a short time, from few connections that have pro
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import secrets
@@ -24,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from remora.errors import OwnerUnreachable
-from remora.system.files import HAS_MODES, PRIVATE_FLAGS, account, replace
+from remora.system.files import HAS_MODES, KEEPS_PRIVATE, PRIVATE_FLAGS, account, replace
 
 __all__ = ["MOST_UNPROVED", "Gate", "Port", "Unproved", "connect", "listen"]
 
@@ -90,7 +91,18 @@ def _write(path: Path, port: Port) -> None:
     """Write the file into a directory of this account, from which it inherits who may read it.
 
     A file that is moved keeps its access list, also on Windows.
+
+    Raises:
+        OSError: others could read it, or it cannot be written.
     """
+    if not KEEPS_PRIVATE:
+        raise PermissionError(
+            errno.EPERM,
+            "only Python 3.11.10, 3.12.4 or newer keeps it from other accounts",
+            str(path),
+        )
+    for left in path.parent.glob(f"{path.name}.*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     private = Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))  # with mode 0700
     try:
         staging = private / path.name

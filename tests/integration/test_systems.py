@@ -291,6 +291,15 @@ def _answer_with(listener: socket.socket, said: bytes) -> Callable[[], bytes]:
     return wait
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a Python of a version that is told")
+def test_no_port_where_python_cannot_hide_it(tmp_path: Path) -> None:
+    """The memory works, and nobody can ask the process that has it open."""
+    memory = tmp_path / "memory"
+    with open_memory("windows", memory, OLD_PYTHON="1"):
+        assert not (memory / SOCKET_NAME).exists()
+        assert observe.ask(memory, timeout_s=60) is None
+
+
 def test_a_listener_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     """Its port may be another process's by now, so nothing is killed for it."""
     listener, _ = loopback.listen(tmp_path / "port", 1)

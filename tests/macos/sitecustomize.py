@@ -14,10 +14,9 @@ import select
 import signal
 import socket
 import struct
-import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any, NamedTuple
+
+from tests.told import tell_remora
 
 _FULL_SYNC = 51
 _pidfd_open, _poll = os.pidfd_open, select.poll
@@ -80,35 +79,4 @@ _LACKING: dict[Any, str] = {
 for _where, _names in _LACKING.items():
     for _name in _names.split():
         delattr(_where, _name)
-
-
-class _Loader:
-    """Tells remora that it is on macOS, and nobody else."""
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._real.create_module(spec)
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        before, sys.platform = sys.platform, "darwin"
-        try:
-            self._real.exec_module(module)
-        finally:
-            sys.platform = before
-
-
-class _Finder:
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if not name.startswith("remora.system."):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        assert spec is not None
-        spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
-        return spec
-
-
-sys.meta_path.insert(0, _Finder)
+tell_remora(platform="darwin")

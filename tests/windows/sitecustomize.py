@@ -25,10 +25,11 @@ import subprocess
 import sys
 import tempfile  # noqa: F401
 import threading
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.told import tell_remora
 
 # -- modules of Windows ----------------------------------------------------------------------------
 
@@ -188,36 +189,5 @@ def _fsync(descriptor: int) -> None:
 
 os.fsync = _fsync  # type: ignore[assignment]
 sys.addaudithook(_watch)
-
-
-# -- remora is told that it is on Windows, and nobody else -----------------------------------------
-
-
-class _Loader:
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._real.create_module(spec)
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        before, sys.platform = sys.platform, "win32"
-        try:
-            self._real.exec_module(module)
-        finally:
-            sys.platform = before
-
-
-class _Finder:
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if not name.startswith("remora.system."):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        assert spec is not None
-        spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
-        return spec
-
-
-sys.meta_path.insert(0, _Finder)
+_version = (3, 11, 9) if os.environ.get("OLD_PYTHON") else (3, 13)
+tell_remora(platform="win32", version_info=_version)
