@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
 from remora.runtime.threads import compute_apart, frequent_switches, run_in_thread
+from remora.system.files import free_pages
 
 _WEIGHTS = Path("weights", "l2_supercat_256.safetensors")
 _TOKENIZER = Path("tokenizers", "l2_supercat_tokenizer_config.json")
@@ -318,8 +319,7 @@ class _Table:
     def stored_rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """The vectors of many tokens, which are not kept in memory."""
         rows = self._stored[tokens].astype(np.float32)
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._file.madvise(mmap.MADV_DONTNEED)
+        free_pages(self._file)
         return rows
 
 

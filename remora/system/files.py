@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -81,6 +82,8 @@ if sys.platform == "win32":
         os.lseek(descriptor, position, os.SEEK_SET)
         return os.write(descriptor, data)
 
+    def free_pages(mapped: mmap.mmap) -> None:
+        """Have a mapped file take no memory until it is read again: Windows decides that alone."""
 
 else:
     import fcntl
@@ -140,6 +143,10 @@ else:
         source.replace(path)
 
     write_at = os.pwrite
+
+    def free_pages(mapped: mmap.mmap) -> None:
+        """Have a mapped file take no memory until it is read again."""
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def read_whole(descriptor: int, most: int) -> bytes:
