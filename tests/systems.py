@@ -61,6 +61,7 @@ import asyncio, sys, remora
 async def main():
     async with remora.Runtime(sys.argv[1]) as runtime:
         await runtime.user("ann").session("one").append({"role": "user", "content": "a secret"})
+        await runtime.ready()
         print("open", flush=True)
         await asyncio.to_thread(sys.stdin.read)
 asyncio.run(main())

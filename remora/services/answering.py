@@ -184,9 +184,9 @@ class AnswerThread(threading.Thread):
 
     def _refuse(self, problem: PermissionError) -> None:
         """Log it: once, for any account of the machine may cause many."""
-        level = "debug" if self._refused else "warning"
-        self._refused = True
-        getattr(_logger, level)("status_refused", problem=str(problem))
+        if not self._refused:
+            self._refused = True
+            _logger.warning("status_refused", problem=str(problem))
 
     def _serve(self, one: socket.socket, events: int) -> None:
         """Read and write what can be; a peer that asks on reads its answer first."""

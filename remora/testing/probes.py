@@ -227,7 +227,6 @@ _SERVICES = {
     "counted_in_thread": "many appends are on their way: a thread counts an append's tokens",
     "batch_counted_one_by_one": "the tokenizer failed on several texts: each is counted by itself",
     # instructions
-    "withdrawn_message_marked": "a recalled message asks for what its user took back since",
     "instructions_not_noticed": "what a user asked for could not be noted; the message is stored",
     # turns
     "too_many_turns_waited": "as many turns of a session wait as may: the next one is refused",

@@ -201,29 +201,19 @@ class _Connection(JournalConnection):
         self._connector: Any = lambda: _Database(str(path), disk)
 
 
-class _System:
-    """`os`, to the commit mark: what it writes is recorded, too."""
-
-    def __init__(self, disk: RecordedDisk, name: str) -> None:
-        self._disk = disk
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
-        self._disk.did("write", self._name, offset, data)
-        return os.pwrite(descriptor, data, offset)
-
-
 @contextmanager
 def exchanged(disk: RecordedDisk, path: Path) -> Iterator[None]:
     """While it lasts, a `SqliteJournal` that is opened at `path` has its files on `disk`."""
 
-    mark = _System(disk, journal_mark.mark_path(path).name)
+    name = journal_mark.mark_path(path).name
+
+    def write_mark(descriptor: int, data: bytes, offset: int) -> int:
+        disk.did("write", name, offset, data)
+        return os.pwrite(descriptor, data, offset)
+
     with (
         mock.patch.object(journal_module, "JournalConnection", partial(_Connection, disk=disk)),
-        mock.patch.object(journal_mark, "os", mark),
+        mock.patch.object(journal_mark, "write_at", write_mark),
     ):
         yield
 
