@@ -172,7 +172,7 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str, tenure: Tenure) 
         # no row: another process did it first, and the division by zero rolls all back
         check = "SELECT 1 / count(*) FROM remora.journal WHERE format = {}; "
         create = f"CREATE SCHEMA IF NOT EXISTS {schema}; "
-        begin = f"{_IN_TURN}; {check.format(format_)}{_TAKE}; " if format_ else create
+        begin = f"{_IN_TURN}; {check.format(format_)}{_take(format_)}; " if format_ else create
         script = f"BEGIN ISOLATION LEVEL READ COMMITTED; {begin}{MIGRATIONS[format_]}; "
         script += f"UPDATE remora.journal SET format = {FORMAT} WHERE format = {format_}; "
         script += f"{check.format(FORMAT)}COMMIT"
@@ -193,11 +193,16 @@ def _too_new(schema: str, format_: int) -> JournalTooNew:
     )
 
 
+_CLAIMED_WITHOUT_FORMAT = 3
 # PostgreSQL refuses one of two that replace a function at once, and no claim of the format before
 # may come after the migration.
 _IN_TURN = "SELECT pg_advisory_xact_lock(hashtext('remora.migrate'))"
-# The migration takes the journal over as well, so that a former owner stores nothing from then on.
-_TAKE = "SELECT 1 / count(j.epoch) FROM remora.claim('', '', 0) AS j"
+
+
+def _take(format_: int) -> str:
+    """How a migration takes the journal over: a former owner stores nothing from then on."""
+    format_said = "" if format_ == _CLAIMED_WITHOUT_FORMAT else f"{format_}, "
+    return f"SELECT 1 / count(j.epoch) FROM remora.claim({format_said}'', '', 0) AS j"
 
 
 async def try_script(writer: asyncpg.Connection[Any], script: str, *, last: bool) -> bool:
