@@ -37,7 +37,7 @@ from remora.recall.quotes import is_quotation, summary_message
 # -- the share of each tier of memory in a context -------------------------------------------------
 
 _OFF = Source("off")
-_role_of = attrgetter("role")
+_role_of, _meta_of = attrgetter("role"), attrgetter("meta")
 _BLOCK = "block:"
 
 
@@ -197,7 +197,7 @@ def build_context(
         messages[first - 1]["role"] = "user"
     asked = newest_user(rest)
     newest, recalled = first + asked, chosen.recalled_message is not None
-    begin = loop_begin(rest, _role_of)
+    begin = loop_begin(rest, _role_of) if any(map(_meta_of, rest)) else len(rest)
     kept = {
         first + place + (recalled and place >= asked): metadata
         for place, entry in enumerate(rest[begin:], start=begin)
