@@ -208,6 +208,8 @@ _SAYING = ("refusal", "audio", "function_call")
 """Keys of a reply that has no text, and yet says something."""
 _DELTA = ("content", "refusal", "tool_calls", "index", "id", "type", "function", "custom")
 _NAMED = frozenset({"function", "custom"})
+_IN_PIECES = frozenset({"text", "refusal", "thinking", "reasoning"})
+"""Types of parts that come piece by piece, and the keys of their texts. Others come whole."""
 _KINDS = frozenset({"id", "type", "index", "format"})
 """Keys whose texts are given whole, and not piece by piece."""
 
@@ -227,13 +229,25 @@ def _join(pieces: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for piece in (one for one in pieces if one):
         part: dict[str, Any] = {"type": "text", "text": piece} if isinstance(piece, str) else piece
-        if parts and parts[-1].get("type") == part.get("type"):
-            _merge(parts[-1], part)
+        kind = part.get("type")
+        if parts and kind in _IN_PIECES and parts[-1].get("type") == kind:
+            _merge_part(parts[-1], part)
         else:
             parts.append(copy.deepcopy(part))
     for one in parts:
         one.update({key: _join(value) for key, value in one.items() if _is_texts(value)})
     return parts
+
+
+def _merge_part(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        before = whole.get(key)
+        if key in _IN_PIECES and isinstance(before, str) and isinstance(value, str):
+            whole[key] = before + value
+        elif isinstance(before, list) and isinstance(value, list):
+            whole[key] = [*before, *copy.deepcopy(value)]
+        else:  # a signature, an id
+            whole[key] = copy.deepcopy(value)
 
 
 def _is_texts(value: object) -> bool:

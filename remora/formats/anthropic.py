@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NotRequired, TypedDict
 
 from remora.errors import InvalidMessage
@@ -24,6 +24,7 @@ from remora.formats.plain import (
     parse_arguments,
     parts_of,
     plain_list,
+    renamed_calls,
     split_data_url,
     text_field,
     text_of,
@@ -196,14 +197,16 @@ def to_anthropic(messages: ChatMessages, *, cache: bool = False) -> AnthropicPro
     """
     system: list[str] = []
     turns: list[tuple[str, list[Any]]] = []
-    for chat, kept in opened(messages, _API):
+    chats = [*opened(messages, _API)]
+    rename = renamed_calls(kept for _, kept in chats)
+    for chat, kept in chats:
         match chat["role"]:
             case "system" | "developer":
                 system.extend(map(text_of, parts_of(chat)))
             case "assistant":
-                turns.append(("assistant", kept or _assistant_blocks(chat)))
+                turns.append(("assistant", kept or _assistant_blocks(chat, rename)))
             case "tool":
-                turns.append(("user", kept or [_result_block(chat)]))
+                turns.append(("user", kept or [_result_block(chat, rename)]))
             case _:
                 turns.append(("user", kept or [*map(_block, parts_of(chat))]))
     merged = merge(turns)
@@ -252,13 +255,15 @@ def _asks(message: dict[str, Any]) -> bool:
     )
 
 
-def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _assistant_blocks(
+    chat: Mapping[str, Any], rename: Callable[[str], str] = call_id
+) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": text_of(part)} for part in parts_of(chat)
     ]
     for id_, name, arguments in tool_calls(chat):
         call = {
-            "id": call_id(id_),
+            "id": rename(id_),
             "name": call_id(name, most=_LONGEST_NAME),
             "input": parse_arguments(arguments),
         }
@@ -266,10 +271,12 @@ def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     return blocks
 
 
-def _result_block(chat: Mapping[str, Any]) -> dict[str, Any]:
+def _result_block(
+    chat: Mapping[str, Any], rename: Callable[[str], str] = call_id
+) -> dict[str, Any]:
     content = chat.get("content")
     shown = content if isinstance(content, str) else [*map(_block, parts_of(chat))]
-    return {"type": "tool_result", "tool_use_id": call_id(chat["tool_call_id"]), "content": shown}
+    return {"type": "tool_result", "tool_use_id": rename(chat["tool_call_id"]), "content": shown}
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any]:

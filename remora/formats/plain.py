@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Protocol, TypeAlias
 
@@ -232,6 +232,22 @@ def call_id(given: str, most: int = 64) -> str:
         return given
     digest = sha256(given.encode()).hexdigest()[:_DIGEST]
     return f"{clean[: most - _DIGEST - 1]}_{digest}"
+
+
+def renamed_calls(kept: Iterable[Sequence[Any] | None]) -> Callable[[str], str]:
+    """Return what gives ids of calls: `call_id`, except of those that are kept as they came.
+
+    Args:
+        kept: the parts of messages that are shown as they came.
+    """
+    own = {
+        part[key]
+        for parts in kept
+        for part in parts or ()
+        for key in ("id", "tool_use_id", "call_id")
+        if isinstance(part, Mapping) and isinstance(part.get(key), str)
+    }
+    return lambda given: given if given in own else call_id(given)
 
 
 def merge(turns: Iterable[tuple[str, list[Any]]]) -> list[tuple[str, list[Any]]]:

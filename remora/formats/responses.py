@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from remora.errors import InvalidMessage
@@ -17,6 +17,7 @@ from remora.formats.plain import (
     parts_of,
     plain,
     plain_list,
+    renamed_calls,
     text_field,
     text_of,
     with_kept,
@@ -134,7 +135,7 @@ def _with_content(
             raise
         words = [text_field(part, "text", index) or f"[{part.get('type')}]" for part in given]
         return with_kept({**chat, "content": "\n".join(words)}, _API, [item])
-    if opaque and not is_same(items_of(*checked([chat], index)), [item]):
+    if opaque and not is_same(items_of(checked([chat], index)[0]), [item]):
         return with_kept(chat, _API, [item])
     return chat
 
@@ -186,17 +187,21 @@ def to_responses(messages: ChatMessages) -> list[Any]:
         InvalidMessage: one of them is not a chat message.
     """
     items: list[Any] = []
-    for chat, kept in opened(messages, _API):
-        items.extend(plain(kept) if kept else items_of(chat))
+    chats = [*opened(messages, _API)]
+    rename = renamed_calls(kept for _, kept in chats)
+    for chat, kept in chats:
+        items.extend(plain(kept) if kept else items_of(chat, rename))
     return items
 
 
-def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+def items_of(
+    chat: Mapping[str, Any], rename: Callable[[str], str] = call_id
+) -> list[dict[str, Any]]:
     """The items of one chat message; none for an assistant's message without a word or a call."""
     role, content = chat["role"], chat.get("content")
     if role == "tool":
         output = content if isinstance(content, str) else [*map(_part, parts_of(chat))]
-        called = call_id(chat["tool_call_id"])
+        called = rename(chat["tool_call_id"])
         return [{"type": "function_call_output", "call_id": called, "output": output}]
     items: list[dict[str, Any]] = []
     if role == "assistant":
@@ -207,7 +212,7 @@ def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     elif content:
         items.append({"role": role, "content": [*map(_part, parts_of(chat))]})
     for id_, name, arguments in tool_calls(chat):
-        call = {"call_id": call_id(id_), "name": name, "arguments": arguments}
+        call = {"call_id": rename(id_), "name": name, "arguments": arguments}
         items.append({"type": "function_call", **call})
     return items
 

@@ -154,9 +154,10 @@ def part_text(part: Mapping[str, Any]) -> str:
     if kind in REASONING_PARTS:
         return ""
     held = part.get(kind)
+    keys = (*_TEXTS, "data") if kind == "document" else _TEXTS  # elsewhere it is no text
     named = [one for one in (part, held) if isinstance(one, Mapping)]
-    texts = [one[key] for one in named for key in _TEXTS if isinstance(one.get(key), str)]
-    return next(filter(None, texts), "")
+    texts = [one[key] for one in named for key in keys if isinstance(one.get(key), str)]
+    return next((one for one in texts if one and _ENCODED.fullmatch(one) is None), "")
 
 
 def content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -213,7 +214,8 @@ _KINDS = {
     "audio_url": "audio",
     "document_url": "document",
 }
-_TEXTS = ("text", "content", "data")
+_TEXTS = ("text", "content", "transcript")
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 REASONING_PARTS = frozenset({"thinking", "reasoning"})
 _LONGEST_NAME, _LONGEST_URL = 100, 2_000
 

@@ -94,6 +94,35 @@ async def test_a_whole_stream(open_runtime: Open) -> None:
         assert await stored(chat) == [("user", "hi", None), ("assistant", "Hello", None)]
 
 
+async def test_parts_are_put_together(open_runtime: Open) -> None:
+    """Texts and thoughts come in pieces; pictures, files and signatures are each of their own."""
+    pictures = [{"type": "image_url", "image_url": {"url": f"https://x/{n}.png"}} for n in "ab"]
+    thoughts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": text}], "signature": signature}
+        for text, signature in (("I see ", "s1"), ("two.", "s2"))
+    ]
+    chunks = [
+        *(chunk(content=[one]) for one in thoughts),
+        chunk(content="Two "),
+        chunk(content="pictures:"),
+        chunk(content=pictures),
+        chunk("stop"),
+    ]
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        async with chat.turn("hi", key="r1") as turn:
+            assert [one async for one in turn.stream(Model(chunks).stream())] == chunks
+        assert (await stored(chat))[1][1] == [
+            {
+                "type": "thinking",
+                "thinking": [{"type": "text", "text": "I see two."}],
+                "signature": "s2",
+            },
+            {"type": "text", "text": "Two pictures:"},
+            *pictures,
+        ]
+
+
 @pytest.mark.parametrize("as_objects", [False, True])
 async def test_tool_calls_are_put_together(open_runtime: Open, as_objects: bool) -> None:
     """Of dicts, and of the objects of OpenAI's package; the turn goes on after them."""

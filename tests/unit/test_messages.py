@@ -277,6 +277,19 @@ def test_parts_that_only_one_provider_has() -> None:
     assert to_openai(asked)[1] == answer
 
 
+def test_bytes_in_parts_of_a_provider_are_no_text() -> None:
+    """Sounds that an assistant answered are sent to their provider alone; their words are said."""
+    sound = {"data": "UklG" * 20_000, "transcript": "Hello."}
+    answer = {"role": "assistant", "content": [{"type": "output_audio", "output_audio": sound}]}
+    assert plain_text(answer) == "Hello."
+    (said,) = (one for one in to_anthropic([answer])["messages"] if one["role"] == "assistant")
+    assert said["content"] == [{"type": "text", "text": "Hello."}]
+    encoded = {"type": "blob", "text": "UklG" * 20_000}
+    assert plain_text({"role": "assistant", "content": [encoded]}) == ""
+    document = {"type": "document", "document": {"id": "1", "data": "18 degrees"}}
+    assert plain_text({"role": "tool", "tool_call_id": "c", "content": [document]}) == "18 degrees"
+
+
 @pytest.mark.parametrize(
     ("kind", "function"),
     [("tool_use", "from_anthropic"), ("thinking", "from_anthropic"), ("output_text", "responses")],

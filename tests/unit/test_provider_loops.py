@@ -276,6 +276,23 @@ def test_calls_of_another_provider(ids: tuple[str, str]) -> None:
         check_ids(called, [one["tool_call_id"] for one in results], form)
 
 
+def test_calls_that_are_kept_keep_their_ids() -> None:
+    """A server that speaks Anthropic's protocol has ids of its own: what is shown as it came, and
+    what is made, name a call alike.
+    """
+    id_ = "functions.look:0"
+    used = {"type": "tool_use", "id": id_, "name": "look", "input": {}}
+    thought = {"type": "thinking", "thinking": "Look.", "signature": "s"}
+    given = [
+        {"role": "user", "content": "Look."},
+        *from_anthropic({"role": "assistant", "content": [thought, used]}, opaque=True),
+        {"role": "tool", "tool_call_id": id_, "content": "x"},
+    ]
+    _, said, answered = to_anthropic(given)["messages"]
+    assert said["content"] == [thought, used]
+    assert answered["content"][0]["tool_use_id"] == id_
+
+
 def check_ids(calls: Sequence[str], results: Sequence[str], form: str) -> None:
     assert list(calls) == list(results)
     assert len(set(calls)) == len(calls)

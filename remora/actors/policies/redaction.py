@@ -17,7 +17,7 @@ from remora.messages.text import MEDIA_PARTS
 from remora.runtime.guard import is_requested
 
 _MESSAGE = frozenset({"role", "tool_call_id"})
-_PART = frozenset({"type", "cache_control"})
+_PART = frozenset({"type", "cache_control", "signature", "encrypted_content"})
 _CALL = frozenset({"id", "type"})
 _FUNCTION = frozenset({"name"})
 
