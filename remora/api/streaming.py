@@ -229,8 +229,8 @@ def _join(pieces: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for piece in (one for one in pieces if one):
         part: dict[str, Any] = {"type": "text", "text": piece} if isinstance(piece, str) else piece
-        kind = part.get("type")
-        if parts and kind in _IN_PIECES and parts[-1].get("type") == kind:
+        kind, last = part.get("type"), parts[-1] if parts else {}
+        if kind in _IN_PIECES and last.get("type") == kind and "signature" not in last:
             _merge_part(parts[-1], part)
         else:
             parts.append(copy.deepcopy(part))

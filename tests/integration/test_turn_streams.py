@@ -98,8 +98,8 @@ async def test_parts_are_put_together(open_runtime: Open) -> None:
     """Texts and thoughts come in pieces; pictures, files and signatures are each of their own."""
     pictures = [{"type": "image_url", "image_url": {"url": f"https://x/{n}.png"}} for n in "ab"]
     thoughts = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": text}], "signature": signature}
-        for text, signature in (("I see ", "s1"), ("two.", "s2"))
+        {"type": "thinking", "thinking": [{"type": "text", "text": text}], **signature}
+        for text, signature in (("I see ", {}), ("two.", {"signature": "s1"}), ("Or three.", {}))
     ]
     chunks = [
         *(chunk(content=[one]) for one in thoughts),
@@ -113,11 +113,8 @@ async def test_parts_are_put_together(open_runtime: Open) -> None:
         async with chat.turn("hi", key="r1") as turn:
             assert [one async for one in turn.stream(Model(chunks).stream())] == chunks
         assert (await stored(chat))[1][1] == [
-            {
-                "type": "thinking",
-                "thinking": [{"type": "text", "text": "I see two."}],
-                "signature": "s2",
-            },
+            {**thoughts[1], "thinking": [{"type": "text", "text": "I see two."}]},
+            thoughts[2],
             {"type": "text", "text": "Two pictures:"},
             *pictures,
         ]
