@@ -36,6 +36,8 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|<(\w+)[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL)
 _QUOTED = re.compile(r"^[>|\"\u201c\u201e\u00ab'\u2018\u300c]")
 _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
+_QUOTES = re.compile('["\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d]')
+_ENDS = " .!,;:\u3002\uff01"
 _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]+")
 _UNSPACED = late("[\u3041-\u30ff\u4e00-\u9fff]")
@@ -228,10 +230,18 @@ def _weak_words() -> frozenset[str]:
 
 def _find_withdrawal(plain: str, languages: Collection[str]) -> str:
     """Return the part of a sentence that says what it takes back; empty if it takes nothing."""
+    if _QUOTES.search(plain) is not None:
+        return ""
     for language in languages:
-        match = _withdrawals_of(language).search(plain)
-        if match is not None and _telling_words(match[match.lastindex or 0]):
-            return match[match.lastindex or 0].strip()
+        match = _withdrawals_of(language).match(plain)
+        if match is None:
+            continue
+        subject = match[match.lastindex or 0].strip()
+        rest = plain[match.end() :].strip(_ENDS)
+        doubted = any(_doubts_of(language).search(part) is not None for part in (subject, rest))
+        follows = not rest or (plain[match.end()] in ",;:" and _instructs(rest, languages))
+        if follows and not doubted and _telling_words(subject):
+            return subject
     return ""
 
 
@@ -283,6 +293,12 @@ def _pattern_of(language: str) -> re.Pattern[str]:
 @cache
 def _withdrawals_of(language: str) -> re.Pattern[str]:
     return _compile(language, "withdrawals")
+
+
+@cache
+def _doubts_of(language: str) -> re.Pattern[str]:
+    text = str(_tables()[language]["doubts"])
+    return re.compile(text if text.isascii() else fold_accents(text))
 
 
 def _compile(language: str, name: str) -> re.Pattern[str]:

