@@ -55,6 +55,7 @@ from remora.storage.listing import ListingOrder
 from remora.storage.ports import SessionListing
 from remora.storage.records import INSTRUCTION
 
+_COMPARED_AT_ONCE = 32  # instructions; more in a thread
 _LONGEST_S = 1e11  # some 3 000 years: a time before that is not in the calendar
 
 
@@ -378,8 +379,8 @@ class User(LongTermHandle):
 
         They are noticed by their wording ("always …", "please don't …", "call me …") in what the
         user says, see `ContextConfig.instructions_share`, and stand at the front of each context.
-        Of those about one matter the newest holds. `update_memory` changes one, `delete` removes
-        it; deleting its message does, too.
+        Of those about one matter the newest holds, and only the newest 128 are looked at.
+        `update_memory` changes one, `delete` removes it; deleting its message does, too.
 
         Returns:
             Memories of the type ``instruction``.
@@ -388,7 +389,8 @@ class User(LongTermHandle):
             LongTermError: long-term memory is switched off.
             StorageError: the journal cannot be read.
         """
-        return newest_that_hold(await self.remembered(types=INSTRUCTION, limit=None))
+        found = await self.remembered(types=INSTRUCTION, limit=None)
+        return await run_in_thread_if(len(found) > _COMPARED_AT_ONCE, newest_that_hold, found)
 
     async def synopsis(self, *, refresh: bool = False, timeout_s: float | None = None) -> Synopsis:
         """The user's profile: who the user is and what concerns them now.

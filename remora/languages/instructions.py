@@ -31,6 +31,7 @@ _MOST_BYTES = 4 * _MOST_CHARS + 1_000  # of one that is encoded
 _LONGEST, _SHORTEST = 300, 4  # characters of a sentence
 _MOST = 3  # of a message
 _SHARE_NAMED = 0.6  # of the words of what is taken back, that an instruction has
+_MOST_WITHDRAWALS = 32
 _LEAST_ALIKE, _SHARE_ALIKE = 4, 0.6  # letters at the beginning of two forms of a word
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|<(\w+)[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL)
@@ -155,8 +156,11 @@ def is_withdrawn(instruction: str, subject: str) -> bool:
         instruction: its text.
         subject: `Instruction.withdraws` of the later sentence.
     """
-    wanted = _telling_words(plain_letters(subject))
     said = _telling_words(plain_letters(instruction))
+    return _has_most(said, _telling_words(plain_letters(subject)))
+
+
+def _has_most(said: Sequence[str], wanted: Sequence[str]) -> bool:
     found = sum(any(_are_alike(one, other) for other in said) for one in wanted)
     return 0 < found >= _SHARE_NAMED * len(wanted)
 
@@ -182,26 +186,29 @@ def find_takers(noticed: Sequence[Noticed]) -> Sequence[int | None]:
     """For each, the place of what took its place, or took it back; None for what holds.
 
     Args:
-        noticed: the newest first. What takes others back never holds, and names itself.
+        noticed: the newest first. What takes others back never holds, and names itself. Of these
+            the newest 32 take something back.
     """
     newest: dict[str, int] = {}
-    withdrawals: list[int] = []
+    withdrawals: list[tuple[int, Sequence[str]]] = []
     takers: list[int | None] = []
     for place, one in enumerate(noticed):
         first = newest.setdefault(one.topic, place)
         if one.withdraws is not None:
             takers.append(first)
-            if one.withdraws:
-                withdrawals.append(place)
+            if one.withdraws and len(withdrawals) < _MOST_WITHDRAWALS:
+                withdrawals.append((place, _telling_words(plain_letters(one.withdraws))))
         elif first != place:
             takers.append(first)
         else:
-            takers.append(next((p for p in withdrawals if _takes_back(noticed[p], one)), None))
+            said = _telling_words(plain_letters(one.text)) if withdrawals else ()
+            later = (
+                p
+                for p, wanted in withdrawals
+                if noticed[p].source != one.source and _has_most(said, wanted)
+            )
+            takers.append(next(later, None))
     return takers
-
-
-def _takes_back(later: Noticed, one: Noticed) -> bool:
-    return later.source != one.source and is_withdrawn(one.text, later.withdraws or "")
 
 
 @lru_cache(512)

@@ -14,7 +14,7 @@ from remora.messages import plain_name, quote
 from remora.recall.quotes import recalled_text
 from remora.recall.ranking import Ranked, Ranking
 from remora.runtime.threads import run_in_thread
-from remora.storage.standings import WITHDRAWS
+from remora.storage.standings import MOST_INSTRUCTIONS, WITHDRAWS
 
 _ALWAYS = 16  # memories, however relevant: words alone do not tell that nothing is
 _ENOUGH = 0.5  # of a question, as `Ranking.coverage` says it
@@ -200,8 +200,9 @@ def make_memory(found: Ranked) -> Memory:
 
 
 def newest_that_hold(memories: Iterable[Memory]) -> list[Memory]:
-    """Of instructions, those that hold, newest first."""
+    """Of the newest `MOST_INSTRUCTIONS`, those that hold, newest first."""
     newest = sorted(memories, key=lambda one: (one.created_at, one.sources[-1:]), reverse=True)
+    del newest[MOST_INSTRUCTIONS:]
     noticed = [
         Noticed(topic_of_fact(one.id), one.text, (one.session, one.sources), _withdraws(one))
         for one in newest

@@ -21,7 +21,7 @@ from remora.actors.session.messages import Append, Replace
 from remora.actors.user.messages import DeleteMemories, TakeInstructions
 from remora.errors import OverdraftReached, RedactionFailed, RemoraError
 from remora.ids import SessionKey, UserKey, fact_id, topic_id
-from remora.languages.instructions import find_instructions, is_withdrawn, may_instruct
+from remora.languages.instructions import find_instructions, may_instruct
 from remora.logging import get_logger
 from remora.messages import Entry, Receipt, dated_line, decode_chat, said_text
 from remora.runtime.clock import Clock
@@ -308,7 +308,7 @@ class Instructions:
                 await self._withdraw(key, set(receipt.seqs), {item.id for item in items})
             if receipt.duplicate:
                 items = await self._not_recorded(key, receipt, items)
-            await self.record(key.user, await self._without_vain(key.user, items))
+            await self.record(key.user, items)
         except RemoraError as e:
             self._warn(key, e)
         self.note_change(key.user)
@@ -373,22 +373,6 @@ class Instructions:
         there = await self._journal.facts(key.user, session=key.session)
         recorded = {seq for one in there if one.type == INSTRUCTION for seq in one.sources}
         return [item for item in items if recorded.isdisjoint(item.sources)]
-
-    async def _without_vain(self, user: str, items: Sequence[MemoryItem]) -> Sequence[MemoryItem]:
-        """The items without those that would take nothing back."""
-        noticed = [as_noticed(item) for item in items]
-        if not any(one.withdraws for one in noticed):
-            return items
-        held = [*map(as_noticed, await self.get(user)), *noticed]
-        return [
-            item
-            for item, one in zip(items, noticed, strict=True)
-            if not one.withdraws
-            or any(
-                other.source != one.source and is_withdrawn(other.text, one.withdraws)
-                for other in held
-            )
-        ]
 
     async def _withdraw(self, key: SessionKey, seqs: set[int], kept: set[str]) -> None:
         """Delete instructions that these messages gave before they were changed."""

@@ -86,6 +86,7 @@ def holds(item: MemoryItem, standings: Mapping[str, FactStanding]) -> bool:
 WITHDRAWS = "withdraws"
 """The key in the metadata of what takes instructions back; see `Noticed.withdraws`."""
 
+_COMPARED_AT_ONCE = 4
 MOST_INSTRUCTIONS = 128
 """Of a user, the newest, that are looked at; a context of 30,000 tokens has room for some 70."""
 
@@ -120,7 +121,9 @@ async def find_instructions_standing(journal: Journal, user: str) -> list[Instru
         if not item.sources or any((item.session, seq) not in removed for seq in item.sources)
     ]
     there.sort(key=_order, reverse=True)
-    takers = find_takers([as_noticed(item) for item in there])
+    noticed = [as_noticed(item) for item in there]
+    several = sum(bool(one.withdraws) for one in noticed) > _COMPARED_AT_ONCE
+    takers = await run_in_thread_if(several, find_takers, noticed)
     return [
         InstructionStanding(item, "" if taker is None else there[taker].id)
         for item, taker in zip(there, takers, strict=True)

@@ -259,6 +259,16 @@ async def test_what_takes_nothing_back_is_not_recorded(tmp_path: Path) -> None:
         assert [one.text for one in found] == ["Never use emojis."]
 
 
+async def test_what_takes_back_may_be_stored_before_an_older_instruction(tmp_path: Path) -> None:
+    async with Runtime(tmp_path) as runtime:
+        ada = runtime.user("ada")
+        later = user("Forget what I said about emojis.") | {"created_at": "2026-05-01T00:00:00Z"}
+        older = user("Never use emojis.") | {"created_at": "2026-01-01T00:00:00Z"}
+        await ada.session("one").append(later)
+        await ada.session("two").append(older)
+        assert await ada.instructions() == []
+
+
 async def test_a_deleted_instruction_is_marked_where_its_message_is_recalled(
     tmp_path: Path,
 ) -> None:
