@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from remora.api.turn import Spoken
+from remora.errors import InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Receipt
 from remora.rest import shapes
 from remora.services.arguments import check_int
-from remora.services.intake import as_batch
+from remora.services.intake import as_batch, as_messages
 
 
 def plain_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict]:
@@ -18,7 +20,7 @@ def plain_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDi
     Raises:
         InvalidMessage, InvalidInput: it is no message, or there is none, or there are too many.
     """
-    return [_plain(one) for one in as_batch(messages)]
+    return [_plain(one, index) for index, one in enumerate(as_batch(messages))]
 
 
 def spoken_messages(spoken: Spoken, role: Literal["user", "assistant"]) -> list[ChatDict]:
@@ -28,9 +30,15 @@ def spoken_messages(spoken: Spoken, role: Literal["user", "assistant"]) -> list[
     return plain_messages(spoken)
 
 
-def _plain(message: Any) -> ChatDict:
-    if not isinstance(message, Message):
+def _plain(message: object, index: int) -> ChatDict:
+    if isinstance(message, Mapping):
         return dict(message)
+    if not isinstance(message, Message):
+        raise InvalidMessage(
+            f"message {index} is a {type(message).__name__}; pass a dict in the OpenAI chat "
+            "format or a remora.Message",
+            index=index,
+        )
     chat = message.to_chat()
     for name in ("id", "created_at", "metadata"):
         if (value := getattr(message, name)) is not None:
@@ -38,9 +46,13 @@ def _plain(message: Any) -> ChatDict:
     return chat
 
 
-def all_messages(messages: Iterable[MessageLike]) -> list[ChatDict]:
-    """A conversation, however long."""
-    return [_plain(one) for one in messages]
+def all_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict]:
+    """A conversation, however long.
+
+    Raises:
+        InvalidMessage: it is none.
+    """
+    return [_plain(one, n) for n, one in enumerate(as_messages(messages, most=sys.maxsize))]
 
 
 def receipt_of(answer: shapes.Appended) -> Receipt:

@@ -391,7 +391,7 @@ def _check_key(key: object) -> str:
 def _encode_json(given: msgspec.Struct) -> bytes:
     try:
         try:
-            return msgspec.json.encode(given)
+            return msgspec.json.encode(given, enc_hook=str.__str__)  # texts of a class of their own
         except UnicodeEncodeError:
             fields = {name: _clean(name, getattr(given, name)) for name in given.__struct_fields__}
             return msgspec.json.encode(type(given)(**fields))

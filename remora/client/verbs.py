@@ -12,12 +12,13 @@ import typing
 from collections import abc
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial, reduce, wraps
+from math import isfinite
 from operator import or_
 from types import NoneType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
-from msgspec.inspect import BoolType, IntType, StrType, Type, UnionType, type_info
+from msgspec.inspect import BoolType, FloatType, IntType, StrType, Type, UnionType, type_info
 
 from remora.api.deletion import Deletable, parse_which
 from remora.api.memories import MemoryLike
@@ -37,6 +38,8 @@ from remora.services.arguments import (
     check_text,
     collect,
 )
+from remora.services.metadata import copy_json
+from remora.services.recording import check_importance
 from remora.services.state_values import check_key
 
 Arguments = ParamSpec("Arguments")
@@ -145,11 +148,12 @@ def _prepare(hint: object, kind: Type) -> Prepare:
     optional = NoneType in parts
     if optional:
         hint = reduce(or_, [one for one in parts if one is not NoneType])
+    prepare: Prepare
     match typing.get_origin(hint):
         case typing.Literal:
-            prepare: Prepare = partial(_choose, choices=typing.get_args(hint))
+            prepare = partial(_choose, choices=typing.get_args(hint))
         case abc.Mapping:
-            prepare = _as_dict
+            prepare = _PACKED.get(hint, _as_dict)
         case _:
             prepare = _PACKED.get(hint) or _checking(kind)
     if not optional:
@@ -164,6 +168,8 @@ def _checking(kind: Type) -> Prepare:
             return _checking(one)
         case IntType(ge=low, le=high):
             return partial(check_int, low=low or 0, high=high or MAX_INT)
+        case FloatType():
+            return _check_finite
         case BoolType():
             return check_flag
         case StrType():
@@ -192,15 +198,30 @@ def _as_memories(content: MemoryLike | Iterable[MemoryLike], name: str) -> Any:
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
-        return [dict(content)]
-    return [dict(one) if isinstance(one, Mapping) else one for one in collect(content, name)]
+        return [_as_memory(content)]
+    memories = collect(content, name)
+    return [_as_memory(one) if isinstance(one, Mapping) else one for one in memories]
+
+
+def _as_memory(given: Mapping[str, Any]) -> dict[str, Any]:
+    check_importance(given.get("importance"))
+    metadata = given.get("metadata")
+    return {**given, **({"metadata": copy_json(metadata)} if metadata else {})}
+
+
+def _check_finite(value: object, name: str) -> object:
+    if isinstance(value, float) and not isfinite(value):
+        raise InvalidInput(f"{name} must be a number, not {value}")
+    return value
 
 
 _PACKED: Mapping[Any, Prepare] = {
     Deletable | Iterable[Deletable]: lambda which, _: [id_ for _, id_ in parse_which(which)],
     Iterable[str]: partial(collect, most=MAX_IDS),
+    Mapping[str, object]: lambda values, name: copy_json(_as_dict(values, name)),
     MemoryLike | Iterable[MemoryLike]: _as_memories,
     MessageLike | Iterable[MessageLike]: lambda messages, _: plain_messages(messages),
+    object: lambda value, _: copy_json(value),
     Sequence[MessageLike]: lambda messages, _: all_messages(messages),
     str | Iterable[str]: as_texts,
 }

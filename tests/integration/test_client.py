@@ -342,6 +342,45 @@ async def test_half_of_an_emoji(tmp_path: Path) -> None:
             assert (await handles.user("bob").memory(id_)).text == "half \ufffd"
 
 
+async def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    """Before anything is sent, and as a runtime refuses it; a text of another class is a text."""
+    nan = float("nan")
+    async with opened() as runtime, connected(runtime, tmp_path) as client:
+        handles: Any
+        for handles in (runtime, client):
+            user = handles.user("bob")
+            chat = user.session("chat")
+            for value in (nan, b"abc", {1: 2}, {"x"}, {"a": [float("inf")]}):
+                with pytest.raises(errors.InvalidInput):
+                    await user.state.set("k", value)
+                with pytest.raises(errors.InvalidInput):
+                    await chat.state.change({"k": value})
+            assert await user.state.get("k") is None
+            for memory in (
+                {"content": "x", "importance": nan},
+                {"content": "x", "metadata": {"a": nan}},
+            ):
+                with pytest.raises(errors.InvalidInput):
+                    await user.remember([memory])
+            with pytest.raises(errors.InvalidInput):
+                await user.remember("x", importance=nan)
+            assert await user.remembered() == []
+            pairs: Any = [("role", "user"), ("content", "x")]
+            for batch in ([pairs], [said("first"), pairs], pairs):
+                with pytest.raises(errors.InvalidMessage):
+                    await chat.append(batch)
+            assert await chat.history() == []
+            shown = await chat.load(override=said("one"))
+            assert [one["content"] for one in shown.messages] == ["one"]
+            with pytest.raises(errors.InvalidMessage):
+                await chat.load(messages="one")
+            assert await user.recall(Text("one")) == []
+
+
+class Text(str):
+    __slots__ = ()
+
+
 async def test_an_exception_of_the_block_is_raised_as_it_is(tmp_path: Path) -> None:
     async with opened() as runtime:
         with pytest.raises(ZeroDivisionError):
