@@ -52,7 +52,7 @@ def all_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict
     Raises:
         InvalidMessage: it is none.
     """
-    return [_plain(one, n) for n, one in enumerate(as_messages(messages, most=sys.maxsize))]
+    return [_plain(one, n) for n, one in enumerate(as_messages(messages, most=sys.maxsize - 1))]
 
 
 def receipt_of(answer: shapes.Appended) -> Receipt:

@@ -372,6 +372,8 @@ async def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
             assert await chat.history() == []
             shown = await chat.load(override=said("one"))
             assert [one["content"] for one in shown.messages] == ["one"]
+            shown = await chat.load(override=[said("one"), said("two")])
+            assert [one["content"] for one in shown.messages] == ["one", "two"]
             with pytest.raises(errors.InvalidMessage):
                 await chat.load(messages="one")
             assert await user.recall(Text("one")) == []
