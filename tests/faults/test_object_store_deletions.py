@@ -171,7 +171,7 @@ async def test_a_deletion_while_the_store_fails(
     deletion: Callable[[Runtime], Awaitable[Any]],
     fault: Callable[[ObjectServer], Any],
 ) -> None:
-    """G13, G17: nothing comes back, also after a restart; another user's rows stay, once."""
+    """G13: nothing comes back, also after a restart; another user's rows stay, once."""
     address = server.address()
     config = config_of(server, address, forgotten_s=0)
     done: list[Any] = []
@@ -224,7 +224,7 @@ async def test_a_deletion_while_the_store_fails(
 async def test_a_deleted_message_is_not_recalled_while_the_store_fails(
     server: ObjectServer, tmp_path: Path, fault: Callable[[ObjectServer], Any]
 ) -> None:
-    """G17: its row is still in the table, which a search reads from a cache."""
+    """Its row is still in the table, which a search reads from a cache."""
     config = config_of(server, server.address())
     async with opened(tmp_path, config) as memory:
         await fill(memory, delete_message)
@@ -238,7 +238,7 @@ async def test_a_deleted_message_is_not_recalled_while_the_store_fails(
 
 @pytest.mark.limit(300)
 async def test_the_bytes_leave_by_themselves(server: ObjectServer, tmp_path: Path) -> None:
-    """G17: once the store is back, without a call, within the time of `retention`."""
+    """Once the store is back, without a call, within the time of `retention`."""
     address = server.address()
     config = config_of(server, address, deleted_s=1.0)
     async with opened(tmp_path, config) as memory:
