@@ -21,7 +21,7 @@ from remora.errors import ConfigError, InvalidInput
 from remora.messages.attachments import Blob, attached_to
 from remora.messages.entry import NATIVE
 from remora.messages.media import Family, Measure, describe, media_tokens
-from remora.messages.text import MEDIA_PARTS, TEXT_PARTS
+from remora.messages.text import ENCODED, MEDIA_PARTS, TEXT_PARTS
 from remora.runtime.guard import is_requested
 from remora.runtime.threads import frequent_switches
 
@@ -129,7 +129,7 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
             continue
         if key == NATIVE:
             for text in value:
-                if _DATA.fullmatch(text) is not None:  # encrypted reasoning, signatures
+                if ENCODED.fullmatch(text) is not None:  # encrypted reasoning, signatures
                     total += len(text) // _CHARACTERS_OF_DATA
                 else:
                     texts.append(_as_text(text))
@@ -177,7 +177,6 @@ def _count_measure(counter: TokenCounter, size: Measure, kind: str) -> int:
     return tokens
 
 
-_DATA = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _CHARACTERS_OF_DATA = 4  # for a token of what encrypted reasoning stands for
 LOW_DETAIL_TOKENS = 85
 """Of a picture that OpenAI is asked to look at in low detail."""

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from remora.api.turn import Spoken
-from remora.errors import InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Receipt
+from remora.messages.entry import no_message
 from remora.rest import shapes
 from remora.services.arguments import check_int
 from remora.services.intake import as_batch, as_messages
@@ -34,11 +34,7 @@ def _plain(message: object, index: int) -> ChatDict:
     if isinstance(message, Mapping):
         return dict(message)
     if not isinstance(message, Message):
-        raise InvalidMessage(
-            f"message {index} is a {type(message).__name__}; pass a dict in the OpenAI chat "
-            "format or a remora.Message",
-            index=index,
-        )
+        raise no_message(message, index)
     chat = message.to_chat()
     for name in ("id", "created_at", "metadata"):
         if (value := getattr(message, name)) is not None:

@@ -36,7 +36,7 @@ from remora.messages.chat import (
 )
 from remora.messages.media import check_payload
 from remora.messages.objects import chat_of_object, is_message_object
-from remora.messages.text import clean_texts, plain_text, without_surrogates
+from remora.messages.text import PART_TYPES, clean_texts, plain_text, without_surrogates
 
 _without_seq = attrgetter(
     "at_us", "tokens", "role", "chat", "meta", "id", "calls", "answers", "importance", "blobs"
@@ -173,7 +173,6 @@ class _Chat(msgspec.Struct):
     function_call: Any = None
 
 
-PART_TYPES = frozenset({"text", "refusal", "image_url", "video_url", "input_audio", "file"})
 _PROVIDER_PARTS = frozenset({"audio_url", "document_url", "document"})  # of vLLM, Mistral, Cohere
 _CONVERTED_PARTS = {
     "from_anthropic": frozenset(
@@ -645,8 +644,18 @@ def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, An
         return chat, message.get("id"), message.get("created_at"), message.get("metadata")
     if is_message_object(message):
         return _split_envelope(chat_of_object(message), index)
-    raise InvalidMessage(
-        f"message {index} is a {type(message).__name__}; "
+    raise no_message(message, index)
+
+
+def no_message(given: object, index: int) -> InvalidMessage:
+    """The error for what is no message.
+
+    Args:
+        given: in place of one.
+        index: its place in the batch.
+    """
+    return InvalidMessage(
+        f"message {index} is a {type(given).__name__}; "
         "pass a dict in the OpenAI chat format or a remora.Message",
         index=index,
     )

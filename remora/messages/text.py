@@ -136,10 +136,12 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     return "\n".join(piece for piece in pieces if piece)
 
 
+ENCODED = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
+"""A text that is bytes: encrypted reasoning, signatures, files."""
 TEXT_PARTS = frozenset({"text", "refusal"})
-MEDIA_PARTS = frozenset(
-    {"image_url", "video_url", "input_audio", "file", "audio_url", "document_url"}
-)
+PART_TYPES = TEXT_PARTS | {"image_url", "video_url", "input_audio", "file"}
+"""The types of content parts of a chat."""
+MEDIA_PARTS = (PART_TYPES - TEXT_PARTS) | {"audio_url", "document_url"}
 """The types of content parts that are pictures, videos, sounds and documents."""
 
 
@@ -157,7 +159,7 @@ def part_text(part: Mapping[str, Any]) -> str:
     keys = (*_TEXTS, "data") if kind == "document" else _TEXTS  # elsewhere it is no text
     named = [one for one in (part, held) if isinstance(one, Mapping)]
     texts = [one[key] for one in named for key in keys if isinstance(one.get(key), str)]
-    return next((one for one in texts if one and _ENCODED.fullmatch(one) is None), "")
+    return next((one for one in texts if one and ENCODED.fullmatch(one) is None), "")
 
 
 def content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -215,7 +217,6 @@ _KINDS = {
     "document_url": "document",
 }
 _TEXTS = ("text", "content", "transcript")
-_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 REASONING_PARTS = frozenset({"thinking", "reasoning"})
 _LONGEST_NAME, _LONGEST_URL = 100, 2_000
 

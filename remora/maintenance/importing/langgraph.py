@@ -35,6 +35,7 @@ from remora.maintenance.importing.records import (
     tool_call,
 )
 from remora.messages import ChatDict
+from remora.messages.text import PART_TYPES
 
 _CHECKPOINTS = """
 SELECT type, checkpoint FROM checkpoints
@@ -47,7 +48,6 @@ AND checkpoint_id = (
 )
 """
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
-_PARTS = frozenset({"text", "refusal", "image_url", "video_url", "input_audio", "file"})
 _CARRIED = frozenset({"content", "type", "id", "name", "tool_calls", "tool_call_id", "example"})
 
 _SNAPSHOT = 7  # the value of a channel that is written as its changes
@@ -242,7 +242,7 @@ def _content(content: object) -> object:
         if isinstance(part, str):
             parts.append({"type": "text", "text": part})
         elif isinstance(part, dict) and part.get("type") != "tool_use":  # among the calls
-            known = part.get("type") in _PARTS
+            known = part.get("type") in PART_TYPES
             parts.append(part if known else {"type": "text", "text": f"[{part.get('type')}]"})
     return parts
 
@@ -250,5 +250,5 @@ def _content(content: object) -> object:
 def _is_plain(content: object) -> bool:
     """Return whether a chat message has the content as it is."""
     return not isinstance(content, list) or all(
-        isinstance(part, dict) and part.get("type") in _PARTS for part in content
+        isinstance(part, dict) and part.get("type") in PART_TYPES for part in content
     )
