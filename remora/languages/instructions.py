@@ -96,7 +96,7 @@ class Instruction(NamedTuple):
     Attributes:
         text: the sentence.
         about: tells instructions of one matter, of which the newest holds.
-        withdraws: what it takes back, in lower case; empty for an instruction. See `is_withdrawn`.
+        withdraws: what it takes back, in lower case; empty for an instruction. See `find_takers`.
     """
 
     text: str
@@ -146,21 +146,11 @@ def find_instructions(text: str) -> Sequence[Instruction]:
     return tuple(found.values())[:_MOST]
 
 
-def is_withdrawn(instruction: str, subject: str) -> bool:
-    """Return whether an instruction is about what a later sentence takes back.
-
-    It has most of the words of `subject` that are not said of all instructions, in whatever form:
-    "peanut allergy" takes "I'm allergic to peanuts" back.
-
-    Args:
-        instruction: its text.
-        subject: `Instruction.withdraws` of the later sentence.
-    """
-    said = _telling_words(plain_letters(instruction))
-    return _has_most(said, _telling_words(plain_letters(subject)))
-
-
 def _has_most(said: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Return whether an instruction's words have most of those that a later sentence takes back.
+
+    In whatever form: "peanut allergy" takes "I'm allergic to peanuts" back.
+    """
     found = sum(any(_are_alike(one, other) for other in said) for one in wanted)
     return 0 < found >= _SHARE_NAMED * len(wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remora.languages.instructions import find_instructions, is_withdrawn, may_instruct
+from remora.languages.instructions import Noticed, find_instructions, find_takers, may_instruct
 
 
 def encoded(text: str) -> bytes:
@@ -220,6 +220,11 @@ TAKEN_BACK = [
     ("请不要用表情符号。", "现在可以用表情符号了。"),
     ("请永远用英文回答。", "不用再用英文回答了。"),
 ]
+
+
+def is_withdrawn(instruction: str, subject: str) -> bool:
+    later = Noticed("later", "x", ("s", (2,)), subject)
+    return find_takers([later, Noticed("earlier", instruction, ("s", (1,)), None)])[1] == 0
 
 
 @pytest.mark.parametrize(("instruction", "later"), TAKEN_BACK)
