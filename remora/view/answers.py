@@ -20,7 +20,7 @@ from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry, decode_chat, plain_text, restore_message, tool_calls
-from remora.messages.text import attachment_words
+from remora.messages.text import MEDIA_PARTS, TEXT_PARTS, attachment_words, part_text
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.erasure_notes import WaitingErasure
@@ -54,7 +54,7 @@ class MessageLine(msgspec.Struct, frozen=True):
 
     Attributes:
         text: its content, without tool calls.
-        attachments: for each image, sound or file: its kind, name and size.
+        attachments: for each part without text: its kind, and the name and size of a file.
         calls: the tools that it calls.
         answers: the call whose result it is; empty for none.
     """
@@ -284,15 +284,20 @@ def _durations(outline: SessionOutline, status: RuntimeStatus | None) -> dict[in
     return {number: took[place] for number, place in places.items() if place in took}
 
 
+def _has_text(part: Mapping[str, Any]) -> bool:
+    kind = part["type"]
+    return kind in TEXT_PARTS or (kind not in MEDIA_PARTS and bool(part_text(part)))
+
+
 def _line(entry: Entry, *, ids: Mapping[int, str], cut: int, alone: bool) -> MessageLine:
     message = restore_message(entry, ids.get(entry.seq, ""))
     chat = decode_chat(entry.chat)
     content = chat.get("content")
     attachments = []
     if isinstance(content, list):
-        others = [one for one in content if one["type"] not in {"text", "refusal"}]
+        others = [one for one in content if not _has_text(one)]
         attachments = [attachment_words(one)[1:-1] for one in others[:_MOST_CALLS]]
-        content = [one for one in content if one not in others]
+        content = [one for one in content if _has_text(one)]
     text = plain_text(chat | {"content": content, "tool_calls": None})
     long = len(text) > cut
     calls = [

@@ -246,15 +246,23 @@ async def test_tools_and_attachments_of_a_message(directory: Path) -> None:
         {"role": "user", "content": [{"type": "text", "text": "Where is it?"}, picture]},
         {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": "Lisbon"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "Portugal."}]},
+                {"type": "answer", "text": "In Lisbon."},
+            ],
+        },
     ]
     async with Runtime(directory, config=CONFIG) as runtime:
         await runtime.session("alice", "chat").append(chats)
     async with opened_page(directory, CONFIG) as page:
-        asked, called, result = await get_chat(page, "messages", first=1, last=3)
+        asked, called, result, answer = await get_chat(page, "messages", first=1, last=4)
     assert (asked["text"], asked["attachments"]) == ("Where is it?", ["image sea.png"])
     assert (called["text"], called["attachments"], called["answers"]) == ("I look.", [], "")
     assert called["calls"] == [{"id": "c1", "name": "look_up", "arguments": '{"city": 1}'}]
     assert (result["text"], result["calls"], result["answers"]) == ("Lisbon", [], "c1")
+    assert (answer["text"], answer["attachments"]) == ("In Lisbon.", ["thinking"])
 
 
 async def test_how_much_a_memory_has(directory: Path) -> None:
