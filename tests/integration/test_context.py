@@ -263,9 +263,10 @@ async def test_recall_can_find_nothing(tmp_path: Path) -> None:
     """
     options = config(recall={"floor": 0.9})
     facts = ["Alice keeps bees in Lisbon.", "The wifi password is on the fridge."]
+    said_at = "2024-05-08T12:00:00Z"  # a line has its date, and the day of it may be a 1
     async with Runtime(tmp_path, config=options, embedder=HashEmbedder()) as runtime:
         person = runtime.user("alice")
-        await person.remember(facts)
+        await person.remember([{"content": fact, "created_at": said_at} for fact in facts])
         for nothing in ("Zxqv blorpt QQQQ", "hello", "1+1=?", "Write a quicksort in Rust"):
             assert await person.recall(nothing) == []
             context = await person.session("one").load(query=nothing)
