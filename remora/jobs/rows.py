@@ -15,7 +15,7 @@ from remora.actors.user.working import WorkingItem, pack_vector
 from remora.errors import RedactionFailed
 from remora.ids import SessionKey, entry_id, row_id
 from remora.languages.dates import name_days
-from remora.languages.search_words import main_language, reading_size, search_texts
+from remora.languages.search_words import reading_size, search_texts
 from remora.messages import Entry, dated_line, decode_chats, said_text, speaker_of
 from remora.models.clipping import clip
 from remora.models.ports import Embedder, embed_texts
@@ -379,17 +379,9 @@ def searchable_rows(rows: Sequence[MemoryRow], language: str) -> list[MemoryRow]
 
     Args:
         rows: redacted: in stems a hook would not find what it removes.
-        language: of texts that do not show theirs, in a session that does not either, as an ISO
-            639-1 code.
+        language: of texts that do not show theirs, as an ISO 639-1 code.
     """
-    lines: dict[str, list[str]] = {}
-    for row in rows:
-        lines.setdefault(row.session, []).append(row.turn)
-    made = {
-        session: iter(search_texts(texts, main_language(texts, language)))
-        for session, texts in lines.items()
-    }
-    turns = [next(made[row.session]) for row in rows]
+    turns = search_texts([row.turn for row in rows], language)
     turns = [_with_named_days(turn, row) for turn, row in zip(turns, rows, strict=True)]
     return [
         row if turn == row.turn else msgspec.structs.replace(row, turn=turn)

@@ -79,18 +79,6 @@ def search_texts(texts: Iterable[str], language: str = "en") -> list[str]:
     return [_search_text(text, language, lines) for text in texts]
 
 
-def main_language(texts: Sequence[str], language: str) -> str:
-    """The language that most of the lines show; `language` if none shows one, or all are English.
-
-    It takes 4 µs a line if one of them may be in another language than English.
-    """
-    lines = [_said(line) for text in texts for line in text.split("\n")]
-    if not any(map(may_be_foreign, lines)):
-        return language
-    counts = Counter(shown for shown in map(language_of, lines) if shown)
-    return max(counts, key=counts.__getitem__, default=language)
-
-
 def question_forms(text: str) -> list[tuple[str, ...]]:
     """For each word of a question, what is looked for: the word itself, and its stems.
 

@@ -17,13 +17,7 @@ from remora import Line
 from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
 from remora.languages.detection import language_of, may_be_foreign
-from remora.languages.search_words import (
-    STEMMED,
-    fold_accents,
-    main_language,
-    question_forms,
-    search_texts,
-)
+from remora.languages.search_words import STEMMED, fold_accents, question_forms, search_texts
 from remora.messages.text import plain_name
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
 from remora.recall.question import Question
@@ -278,10 +272,3 @@ def test_no_part_of_an_ordinary_word_is_looked_for() -> None:
     for text in ("Ich habe das nicht gewusst und war überrascht.", "Wir haben uns kaum gesehen."):
         made = search_texts([text])[0].split()
         assert len(made) == len(dict.fromkeys(made)) <= len(text.split())
-
-
-def test_a_session_tells_the_language_of_lines_that_show_none() -> None:
-    texts = ["Ich habe es nicht gesehen.", "Mietvertrag unterschrieben!", "OK."]
-    assert main_language(texts, "en") == "de"
-    assert main_language(["I have not seen it.", "OK."], "fr") == "fr"
-    assert main_language(["OK."], "fr") == "fr"
