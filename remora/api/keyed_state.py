@@ -182,8 +182,8 @@ class KeyedState:
                 written.
             InvalidId, InvalidInput, TooManyKeys, RedactionFailed: see `set`; nothing was written.
         """
-        given: object = put
-        if not isinstance(given, Mapping) or not isinstance(versions or {}, Mapping):
+        given: tuple[object, object] = (put, {} if versions is None else versions)
+        if not all(isinstance(one, Mapping) for one in given):
             raise InvalidInput("put and versions must be dicts by key")
         values = [(self._full(key), value) for key, value in put.items()]
         dropped = tuple(

@@ -460,7 +460,7 @@ class LongTermHandle(AddressableMemories):
         """
         check_choice(order, "order", ("created", "importance"))
         if limit is not None:
-            check_int(limit, "limit")
+            check_int(limit, "limit", low=1)
         recalls = self._require_recalls()
         scope = self._scope(types, session, agent)
         return await recalls.memories(self._user, scope, limit, order)

@@ -126,7 +126,7 @@ class SharedMember:
             NotGranted: this agent may not read here; nothing was read.
         """
         await self._check("read", _READ)
-        found = await self._members.memory(id)
+        found = await self._members.memory(validate_id(id, "a memory's id"))
         await self._check("read", _READ)
         return found
 

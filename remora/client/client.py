@@ -27,6 +27,7 @@ from remora.services.arguments import (
     check_int,
     check_page,
     check_seconds,
+    check_text,
     collect,
 )
 from remora.services.turns import LocalTurns
@@ -167,6 +168,8 @@ class Client:
     ) -> Sequence[UserListing]:
         """The users of the API key's tenant, a page of them. See `remora.Runtime.users`."""
         check_page(order, prefix, limit, None)
+        if after is not None:
+            check_text(after, "after")
 
         async def page(size: int, behind: str | None) -> list[UserListing]:
             given = shapes.Listing(prefix=prefix, order=order, limit=size, after=behind)

@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from remora.api.turn import Spoken
-from remora.messages import ChatDict, Message, MessageLike, Receipt
-from remora.messages.entry import no_message
+from remora.errors import InvalidInput, InvalidMessage
+from remora.messages import ChatDict, Message, MessageLike, Receipt, parse_time
+from remora.messages.entry import MAX_DEPTH, no_message
 from remora.rest import shapes
 from remora.services.arguments import check_int
 from remora.services.intake import as_batch, as_messages
+from remora.services.metadata import copy_json
 
 
 def plain_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict]:
@@ -32,14 +34,26 @@ def spoken_messages(spoken: Spoken, role: Literal["user", "assistant"]) -> list[
 
 def _plain(message: object, index: int) -> ChatDict:
     if isinstance(message, Mapping):
-        return dict(message)
-    if not isinstance(message, Message):
+        chat: ChatDict = dict(message)
+    elif isinstance(message, Message):
+        chat = message.to_chat()
+        for name in ("id", "created_at", "metadata"):
+            if (value := getattr(message, name)) is not None:
+                chat[name] = value
+    else:
         raise no_message(message, index)
-    chat = message.to_chat()
-    for name in ("id", "created_at", "metadata"):
-        if (value := getattr(message, name)) is not None:
-            chat[name] = value
-    return chat
+    at = chat.pop("created_at", None)
+    try:
+        plain: ChatDict = copy_json(chat, MAX_DEPTH)
+    except InvalidInput as e:
+        raise InvalidMessage(f"message {index} cannot be sent: {e}", index=index) from e
+    if at is not None:
+        try:
+            parse_time(at)
+        except ValueError as e:
+            raise InvalidMessage(f"message {index}: created_at {e}", index=index) from e
+        plain["created_at"] = at
+    return plain
 
 
 def all_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict]:

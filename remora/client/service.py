@@ -291,9 +291,7 @@ class Service(OfOneProcess):
         if operation.query is not None and given is not None:
             shown = msgspec.to_builtins(given)
             request["params"] = {
-                name: str(value).lower() if isinstance(value, bool) else value
-                for name, value in shown.items()
-                if value is not None
+                name: _parameter(value) for name, value in shown.items() if value is not None
             }
         elif given is not None:
             headers["Content-Type"] = "application/json"
@@ -314,6 +312,8 @@ class Service(OfOneProcess):
             answer = await self._opened().request(**request, timeout=max(limit_s, 0.001))
         except httpx2.HTTPError as e:
             raise self._failure(e) from e
+        except httpx2.InvalidURL as e:
+            raise InvalidInput(f"an argument is too long for an address: {e}") from e
         if answer.status_code == 200:
             return answer.content
         raise self._refusal(answer)
@@ -368,6 +368,13 @@ def _fields(event: bytes) -> tuple[str, str, bytes]:
 
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+def _parameter(value: object) -> str:
+    """A value as a part of a query string."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return without_surrogates(str(value))
 
 
 def _segment(name: str) -> str:

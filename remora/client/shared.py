@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from remora.api.shared import SharedMember
 from remora.client.service import Service
-from remora.client.verbs import ERASURE_S, MOST, as_texts, served
+from remora.client.verbs import ERASURE_S, MOST, served
 from remora.errors import InvalidInput
 from remora.ids import validate_id
 from remora.recall.memory import Memory
 from remora.rest import differences as ask
 from remora.rest import memory_shapes as shapes
 from remora.services.arguments import check_int
+from remora.services.recording import check_types
 
 __all__ = ["ClientMember", "ClientScope"]
 
@@ -74,9 +75,10 @@ class ClientMember:
         Raises:
             InvalidInput: there are more than 10,000, and no `limit`.
         """
+        kinds = check_types(types)
         given = shapes.SharedAsked(
             limit=MOST if limit is None else check_int(limit, "limit", low=1, high=MOST),
-            types=None if types is None else ",".join(as_texts(types, "types")),
+            types=",".join(kinds) or None,
         )
         found = (await self._service.call(ask.list_shared, self._names, given)).memories
         if limit is None and len(found) == MOST:

@@ -11,7 +11,7 @@ from remora.client.keyed_state import ClientState
 from remora.client.messages import list_all
 from remora.client.service import Service
 from remora.client.session import ClientSession
-from remora.client.verbs import ERASURE_S, MOST, as_texts, composed, served
+from remora.client.verbs import ERASURE_S, MOST, composed, served
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, validate_id
 from remora.messages import MessageLike, Receipt
@@ -19,11 +19,8 @@ from remora.recall.memory import Memory
 from remora.rest import differences as ask
 from remora.rest import memory_shapes as shapes
 from remora.rest import shapes as session_shapes
-from remora.services.arguments import (
-    check_flag,
-    check_int,
-    check_page,
-)
+from remora.services.arguments import check_choice, check_flag, check_int, check_page
+from remora.services.recording import check_types
 from remora.services.turns import LocalTurns
 from remora.storage.listing import ListingOrder, SessionListing
 
@@ -127,14 +124,15 @@ class ClientUser:
         Raises:
             InvalidInput: there are more than 10,000, and no `limit`: list them by session or type.
         """
-        kinds = None if types is None else as_texts(types, "types")
+        kinds = check_types(types)
+        check_choice(order, "order", ("created", "importance"))
         given = shapes.MemoryAsked(
             limit=MOST if limit is None else check_int(limit, "limit", low=1, high=MOST),
             messages=True,
-            types=None if kinds is None else ",".join(kinds),
+            types=",".join(kinds) or None,
             order=order,
-            session=session,
-            agent=agent,
+            session=None if session is None else validate_id(session, "a session id"),
+            agent=None if agent is None else validate_id(agent, "an agent's id"),
         )
         found = (await self._service.call(ask.list_memories, self._names, given)).memories
         if limit is None and len(found) == MOST:
@@ -170,7 +168,10 @@ class ClientUser:
         if (id is None) == (key is None):
             raise InvalidInput("pass a memory's id, or its key")
         if key is not None:
-            named = shapes.MemoryNamed(key=key, agent=agent)
+            named = shapes.MemoryNamed(
+                key=validate_id(key, "a memory's key"),
+                agent=None if agent is None else validate_id(agent, "an agent's id"),
+            )
             return cast("Memory | None", await self._service.ask("find_memory", self._names, named))
         names = {**self._names, "memory": validate_id(id, "a memory's id")}
         return cast("Memory | None", await self._service.ask("read_memory", names))

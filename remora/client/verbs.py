@@ -40,7 +40,7 @@ from remora.services.arguments import (
 )
 from remora.services.metadata import copy_json
 from remora.services.recording import check_importance
-from remora.services.state_values import check_key
+from remora.services.state_values import MAX_LEVELS, check_key
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -136,13 +136,13 @@ def _fields(verb: Callable[..., Any], row: Operation) -> list[tuple[str, str, Pr
     hints = typing.get_type_hints(verb)
     shape: Any = type_info(row.body or row.query)
     return [
-        (field.name, parameter, _prepare(hints[parameter], field.type))
+        (field.name, parameter, _prepare(parameter, hints[parameter], field.type))
         for field in shape.fields
         if (parameter := row.arguments[field.name])
     ]
 
 
-def _prepare(hint: object, kind: Type) -> Prepare:
+def _prepare(name: str, hint: object, kind: Type) -> Prepare:
     """Return what checks an argument, and makes plain data of it."""
     parts: Any = typing.get_args(hint)
     optional = NoneType in parts
@@ -155,7 +155,7 @@ def _prepare(hint: object, kind: Type) -> Prepare:
         case abc.Mapping:
             prepare = _PACKED.get(hint, _as_dict)
         case _:
-            prepare = _PACKED.get(hint) or _checking(kind)
+            prepare = _PACKED.get(hint) or (hint is str and _IDS.get(name)) or _checking(kind)
     if not optional:
         return prepare
     return lambda value, name: None if value is None else prepare(value, name)
@@ -183,13 +183,26 @@ def _choose(value: str, name: str, *, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _as_dict(value: object, name: str) -> dict[Any, Any]:
+def _as_dict(value: object, name: str) -> Any:
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{name} must be a dict, not {type(value).__name__}")
-    return dict(value)
+    return copy_json(value)
 
 
-def as_texts(value: str | Iterable[str], name: str) -> list[str]:
+def _by_key(values: object, name: str) -> dict[str, Any]:
+    """Values of keyed state."""
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"{name} must be a dict, not {type(values).__name__}")
+    return {check_key(key): copy_json(value, MAX_LEVELS) for key, value in values.items()}
+
+
+def _as_id(value: object, _: str, *, what: str) -> str:
+    if value == "":  # some verbs take it for none
+        return ""
+    return validate_id(value, what)
+
+
+def _as_texts(value: str | Iterable[str], name: str) -> list[str]:
     """One text or several, as a list."""
     return [value] if isinstance(value, str) else collect(value, name, check_text)
 
@@ -199,8 +212,10 @@ def _as_memories(content: MemoryLike | Iterable[MemoryLike], name: str) -> Any:
         return content
     if isinstance(content, Mapping):
         return [_as_memory(content)]
-    memories = collect(content, name)
-    return [_as_memory(one) if isinstance(one, Mapping) else one for one in memories]
+    return [
+        _as_memory(one) if isinstance(one, Mapping) else check_text(one, "a memory")
+        for one in collect(content, name)
+    ]
 
 
 def _as_memory(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,14 +232,24 @@ def _check_finite(value: object, name: str) -> object:
 
 _PACKED: Mapping[Any, Prepare] = {
     Deletable | Iterable[Deletable]: lambda which, _: [id_ for _, id_ in parse_which(which)],
-    Iterable[str]: partial(collect, most=MAX_IDS),
-    Mapping[str, object]: lambda values, name: copy_json(_as_dict(values, name)),
+    Iterable[str]: partial(collect, check=lambda key, _: check_key(key), most=MAX_IDS),
+    Mapping[str, int]: _by_key,
+    Mapping[str, object]: _by_key,
     MemoryLike | Iterable[MemoryLike]: _as_memories,
     MessageLike | Iterable[MessageLike]: lambda messages, _: plain_messages(messages),
-    object: lambda value, _: copy_json(value),
+    object: lambda value, _: copy_json(value, MAX_LEVELS),
     Sequence[MessageLike]: lambda messages, _: all_messages(messages),
-    str | Iterable[str]: as_texts,
+    str | Iterable[str]: _as_texts,
 }
+_IDS: Mapping[str, Prepare] = {
+    "agent": partial(_as_id, what="an agent's id"),
+    "by": partial(_as_id, what="an agent's id"),
+    "key": partial(_as_id, what="a memory's key"),
+    "session": partial(_as_id, what="a session id"),
+    "source": partial(_as_id, what="a source"),
+    "to": partial(_as_id, what="an agent's id"),
+}
+"""Arguments that name something."""
 _NAMES: Mapping[str, Callable[[object], str]] = {
     "key": check_key,
     "memory": partial(validate_id, what="a memory's id"),

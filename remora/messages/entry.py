@@ -216,7 +216,7 @@ _AUDIO = msgspec.msgpack.encode("audio")
 _decoder = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=show_words)
 _PLAIN = frozenset({str, type(None)})
 _CONVERTED = (set, frozenset, UUID, Decimal, dt.date, dt.time, dt.timedelta)
-_MAX_DEPTH = 64
+MAX_DEPTH = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
@@ -513,7 +513,7 @@ def encode_message(
                 plain = {**clean_message(chat, index), "metadata": clean_texts(metadata)}
             except RecursionError:
                 raise InvalidMessage(
-                    f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index
+                    f"message {index} nests deeper than {MAX_DEPTH} levels", index=index
                 ) from None
             return encode_message(
                 {**plain, "id": id_, "created_at": created_at},
@@ -701,7 +701,7 @@ def _shrink(encoded: bytes) -> bytes:
 def _check_depth(values: Iterable[Any], metadata: object, index: int) -> None:
     """Refuse deep nesting: decoding it could overflow a stack that is deeper than this one."""
     level = [*values, metadata]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for value in level
@@ -710,7 +710,7 @@ def _check_depth(values: Iterable[Any], metadata: object, index: int) -> None:
         ]
         if not level:
             return
-    raise InvalidMessage(f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index)
+    raise InvalidMessage(f"message {index} nests deeper than {MAX_DEPTH} levels", index=index)
 
 
 def parse_time(value: object) -> int:

@@ -27,6 +27,7 @@ from remora.rest.problems import FailureLog, Problem, Refusal, describe
 from remora.rest.streams import EVENTS, send_events
 from remora.runtime.clock import SystemClock
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.threads import run_in_thread
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -161,7 +162,7 @@ class RestApp:
             return self._answer_open(path, scope)
         self._check_load()
         headers = _read_headers(scope["headers"])
-        tenant = self._find_tenant(headers, scope)
+        tenant = await self._find_tenant(headers, scope)
         self._rate.take(tenant)
         working = self._working[tenant]
         if working >= self.options.at_once:
@@ -182,7 +183,7 @@ class RestApp:
         """Answer with events until the client leaves, its key is removed, or the server stops."""
         self._check_load()
         headers = _read_headers(scope["headers"])
-        tenant = self._find_tenant(headers, scope)
+        tenant = await self._find_tenant(headers, scope)
         self._rate.take(tenant)
         if self._streaming[tenant] >= self.options.streams:
             detail = f"this key has {self.options.streams} event streams open: close one"
@@ -200,8 +201,8 @@ class RestApp:
                 await _send_head(send, 200, "text/event-stream", [(b"x-accel-buffering", b"no")])
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        def check() -> None:
-            if self._find_tenant(headers, scope) != tenant:
+        async def check() -> None:
+            if await self._find_tenant(headers, scope) != tenant:
                 raise KeyRefused("the key is another tenant's now")
 
         self._streaming[tenant] += 1
@@ -244,11 +245,11 @@ class RestApp:
             refusal.headers["connection"] = "close"  # the next one costs its sender a connection
             raise refusal from None
 
-    def _find_tenant(self, headers: dict[bytes, bytes], scope: Scope) -> str:
+    async def _find_tenant(self, headers: dict[bytes, bytes], scope: Scope) -> str:
         now = time.monotonic()
         if now - self._looked_at > _KEYS_S:
             self._looked_at = now
-            self._keys.refresh()
+            await run_in_thread(self._keys.refresh)
         scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         tenant = self._keys.find_tenant(key.strip()) if scheme.lower() == "bearer" else None
         if tenant is None:

@@ -69,7 +69,7 @@ EVENTS = EventStream(
 
 
 async def send_events(
-    asked: Asked, send: Callable[[bytes], Awaitable[None]], check: Callable[[], None]
+    asked: Asked, send: Callable[[bytes], Awaitable[None]], check: Callable[[], Awaitable[None]]
 ) -> None:
     """Send a session's messages until it is erased.
 
@@ -85,7 +85,7 @@ async def send_events(
     while first is not None:
         with anyio.move_on_after(_BEAT_S) as waiting:
             found = await following.read()
-        check()
+        await check()
         if waiting.cancelled_caught:
             await send(b": still here\n\n")  # a connection that is gone is noticed by writing to it
             continue

@@ -25,7 +25,7 @@ from remora.storage.keyed_values import (
 )
 from remora.storage.records import StateItem
 
-_MAX_LEVELS = 32
+MAX_LEVELS = 32
 _INLINE = 1_000  # characters and elements
 _LAST_US = 253_402_300_799_999_999  # the year 9999
 _encode = msgspec.json.Encoder().encode
@@ -73,7 +73,7 @@ def encode_value(
         )
     if key.startswith(OPAQUE_PREFIX):
         redact = None
-    copied = copy_json(value, _MAX_LEVELS)
+    copied = copy_json(value, MAX_LEVELS)
     if redact is not None:
         copied = redact_value(copied, redact)
     try:
@@ -118,7 +118,7 @@ def check_state_items(items: Iterable[StateItem], limits: StateConfig) -> None:
             decoded: Any = msgspec.json.decode(value.json)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
             raise InvalidInput(f"the value of {key!r} is not JSON") from e
-        copy_json(decoded, _MAX_LEVELS)
+        copy_json(decoded, MAX_LEVELS)
         _check_size(key, value.json, bounds_of(key, limits))
 
 

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from remora import Agent, KeyedState, Runtime, Session, SharedMember, SharedScope, Turn, User
-from remora.errors import InvalidInput, InvalidMessage, RemoraError
+from remora.errors import InvalidId, InvalidInput, InvalidMessage, RemoraError
 from remora.results import MemoryTools
+from tests.served import connected, is_served
 from tests.verbs import CALLS, World, open_world, said
 
 pytestmark = pytest.mark.anyio
@@ -194,6 +196,50 @@ async def call(handle: Any, verb: str, arguments: dict[str, Any]) -> Exception |
 
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+async def remote(world: World, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """The same memory, for a client of a server."""
+    async with connected(world.runtime, tmp_path_factory.mktemp("keys")) as client:
+        there = msgspec.structs.replace(world, runtime=client)
+        await there.session.append([said(f"fact {number}") for number in range(8)])
+        await there.member.claim()
+        yield there
+
+
+SENT_ALONE = {
+    ("Session.append", "key", InvalidId),  # a header loses blanks at its ends
+    ("Session.get_messages", "filter_metadata", InvalidInput),  # it is sent as JSON
+    ("User.record", "messages", InvalidMessage),  # nothing to record is no request
+}
+"""What only a client refuses, besides texts that are too long for an address."""
+PAGED = ("prefix", "after")
+
+
+@pytest.mark.parametrize(
+    "verb", [one for one in verbs() if is_served(one) and not one.startswith("MemoryTools")]
+)
+async def test_a_client_refuses_the_same(verb: str, world: World, remote: World) -> None:
+    """Each argument, each wrong value: as a runtime of this process does, with the same class."""
+    wrong = []
+    for name, value in itertools.product(parameters(verb), BAD):
+        errors: list[Exception | None] = []
+        if name == "timeout_s":  # how long is no matter of what it is
+            continue
+        for host in (world, remote):
+            at = host.at(next(_numbers))
+            arguments = await legal_arguments(at, verb, parameters(verb))
+            async with opened(at, verb) as handle:
+                errors.append(await call(handle, verb, {**arguments, name: value}))
+        here, there = errors
+        if here is None and (verb, name, type(there)) in SENT_ALONE:
+            continue
+        if here is None and isinstance(there, InvalidInput) and name in PAGED:
+            continue
+        if type(here) is not type(there):
+            wrong.append(f"{name}={value!r:.60}: {here!r:.100}, of a client {there!r:.100}")
+    assert not wrong, "\n" + "\n".join(wrong)
 
 
 @pytest.mark.parametrize("verb", verbs())
