@@ -102,13 +102,13 @@ class Watched:
 
     def write(self, write: Write) -> None:
         names = ", ".join(type(record).__name__ for record in write.records)
-        told = write.on_acknowledged
+        told = write.acknowledge
 
-        def settled(one: Write, error: Exception | None) -> None:
+        def settled(error: Exception | None) -> None:
             self.witness.at(f"{names} committed")
-            told(one, error)
+            told(error)
 
-        write.on_acknowledged = settled
+        write.acknowledge = settled
         self.witness.at(f"{names} asked for")
         super().write(write)  # type: ignore[misc]
 

@@ -111,7 +111,7 @@ async def commit_each(
             left, done = [len(together)], anyio.Event()
 
             def acknowledged(
-                _: Write, error: Exception | None, left: list[int] = left, done: anyio.Event = done
+                error: Exception | None, left: list[int] = left, done: anyio.Event = done
             ) -> None:
                 if error is not None:
                     failed.append(error)

@@ -134,7 +134,7 @@ async def filled(directory: Path, sessions: int, each: int, seed: int) -> None:
     await journal.aclose()
 
 
-def _on_stored(done: anyio.Event, _: Write, error: Exception | None) -> None:
+def _on_stored(done: anyio.Event, error: Exception | None) -> None:
     if error is not None:
         raise error
     done.set()

@@ -403,8 +403,8 @@ class Cell:
 
     # -- the gate ---------------------------------------------------------------------------------
 
-    def _on_acknowledged(self, write: Write, error: Exception | None) -> None:
-        if write.fenced:
+    def _on_acknowledged(self, error: Exception | None) -> None:
+        if self.awaiting_fence:
             probe("fenced_write_acknowledged")
             return
         assert self._outstanding
@@ -452,7 +452,7 @@ class Cell:
         if self.status is CellStatus.ACTIVATING and not self.awaiting_fence:
             self._host.restore(self)
 
-    def _fence_acknowledged(self, _: Write, error: Exception | None) -> None:  # noqa: ARG002 - the log is past the fence, stored or not
+    def _fence_acknowledged(self, error: Exception | None) -> None:  # noqa: ARG002 - the log is past the fence, stored or not
         self.awaiting_fence = False
         if self.status is CellStatus.ACTIVATING:
             self._host.restore(self)

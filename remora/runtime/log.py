@@ -14,25 +14,24 @@ from remora.runtime.promise import new_promise
 class Write(msgspec.Struct, eq=False):
     """Records that become durable together, or not at all.
 
-    The log calls `acknowledge` once, on the event loop; for the writes of one owner, in the order
-    in which it received them. A write that its owner has `fenced` must not be committed any
-    more; one that is already being committed may be. A write without records changes nothing: its
-    acknowledgement says that the log has dealt with all earlier writes of its owner.
+    A write without records changes nothing: its acknowledgement says that the log has dealt with
+    all earlier writes of its owner.
+
+    Attributes:
+        records: in their order.
+        acknowledge: the log calls it once, on the event loop; for the writes of one owner, in the
+            order in which it received them. With None if the records are durable, with
+            `CommitFailed` if provably none of them is stored; any other error means that the
+            outcome is unknown.
+        size: bytes of the records.
+        fenced: set by the owner: it must not be committed any more. One that is already being
+            committed may be.
     """
 
     records: Sequence[Any]
-    on_acknowledged: Callable[[Write, Exception | None], None]
+    acknowledge: Callable[[Exception | None], None]
     size: int = 0
     fenced: bool = False
-
-    def acknowledge(self, error: Exception | None) -> None:
-        """Tell the owner the outcome.
-
-        Args:
-            error: None if the records are durable, `CommitFailed` if provably none of them is
-                stored; any other error means that the outcome is unknown.
-        """
-        self.on_acknowledged(self, error)
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
@@ -99,11 +98,11 @@ async def commit_records(log: Log, records: Sequence[Any]) -> None:
     """
     promise = new_promise()
 
-    def on_acknowledged(_: Write, error: Exception | None) -> None:
+    def acknowledge(error: Exception | None) -> None:
         if error is None:
             promise.resolve(None)
         else:
             promise.reject(error)
 
-    log.write(Write(records, on_acknowledged))
+    log.write(Write(records, acknowledge))
     await promise.wait()

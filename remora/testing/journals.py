@@ -18,6 +18,7 @@ for seldom (erasing, trimming) ask the journal itself. They say what is wrong by
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -431,11 +432,11 @@ async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) ->
         (image,) = await journal.hydrate([UserKey("alice")])
         assert isinstance(image, SavedUser)
 
-        def note(write: Write, error: Exception | None) -> None:
-            outcomes.append((len(write.records), error))
+        def note(records: int, error: Exception | None) -> None:
+            outcomes.append((records, error))
 
-        journal.write(Write([Opened(image.sid, "alice", "", 0)], note))
-        journal.write(Write((), note))
+        journal.write(Write([Opened(image.sid, "alice", "", 0)], partial(note, 1)))
+        journal.write(Write((), partial(note, 0)))
         await commit_records(
             journal, [StateChanged(image.sid, (StateItem("grant", "alice", b"own"),))]
         )

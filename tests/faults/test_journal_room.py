@@ -263,7 +263,7 @@ async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
         outcomes: list[Exception | None] = []
         stored = anyio.Event()
 
-        def told(_: Write, error: Exception | None) -> None:
+        def told(error: Exception | None) -> None:
             outcomes.append(error)
             if len(outcomes) == 1:
                 journal.write(Write([Appended(2, said(1, 1), None)], told))
@@ -325,7 +325,7 @@ async def test_others_write_while_a_long_conversation_is_erased(tmp_path: Path) 
     path = tmp_path / "journal.db"
     left: list[int] = []
 
-    def count_messages(_: Write, error: Exception | None) -> None:
+    def count_messages(error: Exception | None) -> None:
         assert error is None
         with closing(sqlite3.connect(path)) as database:
             ((count,),) = database.execute("SELECT count(*) FROM messages").fetchall()

@@ -356,7 +356,7 @@ async def store(journal: SqliteJournal, batches: Sequence[Sequence[Any]]) -> Non
     """Commit each batch by itself."""
     for batch in batches:
         outcome: list[Exception | None] = []
-        journal.write(Write(batch, lambda _, error, outcome=outcome: outcome.append(error)))  # type: ignore[misc]
+        journal.write(Write(batch, lambda error, outcome=outcome: outcome.append(error)))  # type: ignore[misc]
         while not outcome:
             await anyio.sleep(0)
         if outcome[0] is not None:

@@ -83,7 +83,7 @@ class Reorders(MemoryJournal):
         stand_ins = []
         for write in batch:
 
-            def note(_: Write, error: Exception | None, write: Write = write) -> None:
+            def note(error: Exception | None, write: Write = write) -> None:
                 told.append((write, error))
 
             stand_ins.append(Write(write.records, note))
@@ -229,7 +229,7 @@ class StoresHalves(MemoryJournal):
     def _check(self, write: Write) -> None:
         for place, record in enumerate(write.records):
             try:
-                super()._check(Write([record], write.on_acknowledged))
+                super()._check(Write([record], write.acknowledge))
             except CommitFailed:
                 for before in write.records[:place]:
                     self.apply(before)
@@ -490,7 +490,7 @@ class _Misreports(BreakableJournal):
         await super()._commit_queued()
 
     def _stand_in(self, write: Write) -> Write:
-        def tell(_: Write, error: Exception | None) -> None:
+        def tell(error: Exception | None) -> None:
             if isinstance(error, OutcomeUnknown):
                 error = self.told(write, error)
             write.acknowledge(error)

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -106,8 +107,7 @@ class Held:
     async def write(self, writes: Iterable[Write]) -> None:
         """Write them, and let the loop go round."""
 
-        def tell(write: Write, error: Exception | None) -> None:
-            sid = write.records[0].sid if write.records else 0
+        def tell(sid: int, error: Exception | None) -> None:
             self.events.append(("told", sid, None if error is None else type(error)))
             if error is not None:
                 self.on_error()
@@ -116,7 +116,7 @@ class Held:
             self._told.set()
 
         for write in writes:
-            write.on_acknowledged = tell
+            write.acknowledge = partial(tell, write.records[0].sid if write.records else 0)
             self.journal.write(write)
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
@@ -407,13 +407,13 @@ async def send(journal: SqliteJournal, senders: int, commits: int, then: Callabl
     before, left = journal.statistics().commits, anyio.Event()
     writing = senders
 
-    def again(write: Write | None, error: Exception | None) -> None:
+    def again(error: Exception | None) -> None:
         nonlocal writing
         assert error is None
         then()
         if journal.statistics().commits - before < commits:
             next_one = said(next(sids))
-            next_one.on_acknowledged = again
+            next_one.acknowledge = again
             journal.write(next_one)
             return
         writing -= 1
@@ -423,7 +423,7 @@ async def send(journal: SqliteJournal, senders: int, commits: int, then: Callabl
     sids = itertools.count(journal.statistics().records + 1)
     with count_probes() as counts:
         for _ in range(senders):
-            again(None, None)
+            again(None)
         await left.wait()
     return counts["commit_behind"]
 
@@ -458,7 +458,7 @@ async def test_a_burst_has_two_commits(tmp_path: Path, connections: Connections)
             told = anyio.Semaphore(0)
             for sid in range(100):
                 write = said(1 + 100 * burst + sid)
-                write.on_acknowledged = lambda *_, told=told: told.release()
+                write.acknowledge = lambda *_, told=told: told.release()
                 journal.write(write)
             for _ in range(100):
                 await told.acquire()

@@ -42,7 +42,7 @@ async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
     done = anyio.Event()
 
     def write(number: int, sid: int) -> None:
-        def tell(_: Write, error: Exception | None) -> None:
+        def tell(error: Exception | None) -> None:
             told.append((number, error is None))
             if number == MANY:
                 commits.append(journal.statistics().commits)
@@ -51,7 +51,7 @@ async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
                 done.set()
 
         one = said(sid)
-        one.on_acknowledged = tell
+        one.acknowledge = tell
         journal.write(one)
 
     for number in range(1, MANY + 1):
@@ -70,13 +70,13 @@ async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
     told: list[Exception | None] = []
     first = anyio.Event()
 
-    def tell(_: Write, error: Exception | None) -> None:
+    def tell(error: Exception | None) -> None:
         told.append(error)
         first.set()
 
     for number in range(1, MANY + 1):
         write = said(number)
-        write.on_acknowledged = tell
+        write.acknowledge = tell
         journal.write(write)
     async with running_journal(journal):
         await first.wait()
@@ -91,7 +91,7 @@ async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> 
     journal = await SqliteJournal.open(path, durability="none")
     done = anyio.Event()
     fenced, later = said(1), said(2)
-    later.on_acknowledged = lambda *_: done.set()
+    later.acknowledge = lambda *_: done.set()
     journal.write(fenced)
     journal.write(later)
     fenced.fenced = True
@@ -186,7 +186,7 @@ async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Pa
         for number, event in enumerate(answered, 1):
             request.set(f"of {number}")
             write = said(number)
-            write.on_acknowledged = tell
+            write.acknowledge = tell
             journal.write(write)
             await event.wait()
     assert found == ["nobody's"] * 3
