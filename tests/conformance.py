@@ -20,7 +20,7 @@ import pytest
 
 import remora
 from remora import BufferPolicy, Message, Runtime, blocking
-from remora.adapters.recalled import stored_messages
+from remora.adapters.sessions import stored_messages
 from remora.errors import InvalidMessage
 from remora.messages import split_tool_calls
 from remora.testing import HashEmbedder, ScriptedChatModel

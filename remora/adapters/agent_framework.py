@@ -13,8 +13,13 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from remora.adapters.given import Conversation, GivenSession, find_session
-from remora.adapters.recalled import load_stored, recalled_message
+from remora.adapters.sessions import (
+    Conversation,
+    GivenSession,
+    find_session,
+    load_stored,
+    recalled_message,
+)
 from remora.adapters.versions import warn_if_untested
 from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools

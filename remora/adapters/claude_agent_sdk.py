@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from remora.adapters.keys import escape, unescape
 from remora.adapters.versions import warn_if_untested
 from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of
@@ -20,6 +19,7 @@ from remora.api.user import User
 from remora.blocking import User as BlockingUser
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message
+from remora.storage.keyed_values import escape, unescape
 
 try:
     from claude_agent_sdk.types import (

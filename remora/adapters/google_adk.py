@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import msgspec
 
-from remora.adapters.keys import escape, unescape
 from remora.adapters.versions import warn_if_untested
 from remora.api.keyed_state import KeyedState, adapter_state
 from remora.api.runtime import Runtime
@@ -29,6 +28,7 @@ from remora.blocking import Runtime as BlockingRuntime
 from remora.errors import InvalidInput, InvalidMessage, NotFound, StateConflict
 from remora.messages import ChatDict, Message, plain_text, quote
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
+from remora.storage.keyed_values import escape, unescape
 
 try:
     from google.adk.errors.already_exists_error import AlreadyExistsError

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from remora.adapters.given import Conversation, take_session
+from remora.adapters.sessions import Conversation, take_session
 from remora.adapters.versions import warn_if_untested
 from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidMessage, NotFound

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, TypeAlias, cast
 
-from remora.adapters.given import Conversation, find_session
 from remora.adapters.langchain import delete_branch, message_of_stored, store_messages
-from remora.adapters.recalled import load_stored
+from remora.adapters.sessions import Conversation, find_session, load_stored
 from remora.adapters.versions import warn_if_untested
 from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.api.tools import MemoryTools

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from langgraph.store.base import Item, MatchCondition, PutOp
 
-from remora.adapters.keys import escape, unescape
 from remora.api.keyed_state import StateValue
 from remora.errors import InvalidInput
+from remora.storage.keyed_values import escape, unescape
 
 _BEHIND = "/"  # a namespace's own items come before its children's: "a//key", "a/b//key"
 _MINUTE_US = 60_000_000

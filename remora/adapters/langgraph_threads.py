@@ -35,7 +35,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from remora.adapters.keys import escape
 from remora.adapters.langchain import store_messages
 from remora.adapters.langgraph_items import compare
 from remora.api.keyed_state import KeyedState, StateValue, adapter_state
@@ -43,6 +42,7 @@ from remora.api.user import User
 from remora.errors import InvalidInput, NotFound, StateConflict, TooManyKeys
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
+from remora.storage.keyed_values import escape
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Self, cast
 
 import msgspec
 
-from remora.adapters.recalled import stored_messages
+from remora.adapters.sessions import stored_messages
 from remora.adapters.versions import warn_if_untested
 from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of, waiter_of

@@ -17,8 +17,7 @@ from typing import Any, cast
 
 import anyio
 
-from remora.adapters.given import Conversation, take_session
-from remora.adapters.recalled import recalled_message
+from remora.adapters.sessions import Conversation, recalled_message, take_session
 from remora.adapters.versions import warn_if_untested
 from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from remora.adapters.given import Conversation, find_session
-from remora.adapters.recalled import load_stored
+from remora.adapters.sessions import Conversation, find_session, load_stored
 from remora.adapters.versions import warn_if_untested
 from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from remora.adapters.keys import escape
 from remora.adapters.versions import warn_if_untested
 from remora.api.keyed_state import KeyedState, adapter_state
 from remora.api.session import Session
@@ -35,6 +34,7 @@ from remora.services.arguments import (
     check_result_count,
     check_text,
 )
+from remora.storage.keyed_values import escape
 
 try:
     from strands.memory.types import AddMessagesContext, MemoryEntry, MemoryStore, SearchOptions

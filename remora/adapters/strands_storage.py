@@ -9,12 +9,12 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING
 
-from remora.adapters.keys import escape, unescape
 from remora.adapters.versions import warn_if_untested
 from remora.api.keyed_state import adapter_state
 from remora.api.threads import awaiter_of, original_of
 from remora.blocking import User as BlockingUser
 from remora.errors import InvalidInput, RemoraError
+from remora.storage.keyed_values import escape, unescape
 
 try:
     from strands.storage.search.keyword import KeywordSearchStrategy

@@ -6,6 +6,7 @@ counter is stored when a key is deleted; otherwise the largest version tells it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -100,3 +101,18 @@ def keyed_image(items: Iterable[StateItem]) -> KeyedImage:
         elif one.kind == COUNTER_KIND:
             counter = max(counter, decode_counter(one.value))
     return KeyedImage(tuple(sorted(values.items())), counter)
+
+
+_ESCAPED = re.compile("%([0-9a-f]+)-")
+
+
+def escape(text: str) -> str:
+    """Return a framework's name as a part of a key: without slashes, and printable."""
+    return "".join(
+        one if one.isprintable() and one not in "%/" else f"%{ord(one):x}-" for one in text
+    )
+
+
+def unescape(part: str) -> str:
+    """Return the name that `escape` was given."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), part)

@@ -14,7 +14,7 @@ import pytest
 
 import remora
 from remora import Client, Runtime, adapters
-from remora.adapters.given import Conversation, find_session
+from remora.adapters.sessions import Conversation, find_session
 from remora.adapters.versions import TESTED, UntestedVersion, warn_if_untested
 from remora.client.session import ClientSession
 from remora.errors import InvalidInput, OwnerUnreachable

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from remora import Config, Context, Message, Runtime, Session, Source, Sources
-from remora.adapters.muxi import BufferMemory
-from remora.api.plain import format_messages
+from remora.adapters.muxi import BufferMemory, format_messages
 from remora.blocks import StaticMemoryBlock
 from remora.messages import ChatDict
 from remora.testing import HashEmbedder

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime, quote_memories
-from remora.adapters.muxi import BufferMemory
-from remora.api.plain import format_messages
+from remora.adapters.muxi import BufferMemory, format_messages
 from remora.blocks import FactExtractionMemoryBlock, MemoryBlock, VectorMemoryBlock
 from remora.messages import ChatDict, remove_hidden
 from remora.recall.fit import same_words
