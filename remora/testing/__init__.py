@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from remora.faces import publish
 from remora.testing.clock import VirtualClock
-from remora.testing.faults import FaultyJournal, during
-from remora.testing.faulty_models import (
+from remora.testing.faults import FaultyJournal, FaultyStore, during
+from remora.testing.journals import JournalAccess, journal_checks, journal_suite
+from remora.testing.linearizability import Explanation, Operation, explain, linearizable
+from remora.testing.memories import MEMORY_CHECKS
+from remora.testing.models import (
+    ChatResponse,
     FaultyChatModel,
     FaultyEmbedder,
     FaultyReranker,
     FaultySummarizer,
+    HashEmbedder,
+    ScriptedChatModel,
+    UnionSummarizer,
+    covered_by,
 )
-from remora.testing.faulty_store import FaultyStore
-from remora.testing.journals import JournalAccess, journal_checks, journal_suite
-from remora.testing.linearizability import Explanation, Operation, explain, linearizable
-from remora.testing.memories import MEMORY_CHECKS
-from remora.testing.models import ChatResponse, HashEmbedder, ScriptedChatModel
 from remora.testing.stores import long_term_suite
-from remora.testing.summaries import UnionSummarizer, covered_by
 
 __all__ = [
     "MEMORY_CHECKS",

@@ -26,7 +26,7 @@ from remora.storage.records import (
     StateItem,
 )
 from remora.storage.running import running_journal
-from remora.testing.journal_runtime import OpenJournal, open_runtime, user_message
+from remora.testing.journal_fixtures import OpenJournal, open_runtime, user_message
 
 _pack = msgspec.msgpack.Encoder().encode
 

@@ -17,7 +17,7 @@ import anyio.lowlevel
 from remora.errors import RemoraError
 from remora.runtime.log import commit_records
 from remora.storage.running import running_journal
-from remora.testing.journal_writes import CHAT, appended, open_actor, texts
+from remora.testing.journal_fixtures import CHAT, appended, open_actor, texts
 
 
 async def own_journal(target: str, text: str) -> None:

@@ -49,28 +49,24 @@ from remora.storage.records import (
     Watermarks,
 )
 from remora.storage.running import running_journal
-from remora.testing.journal_access import Capability, CommitFate, JournalAccess
 from remora.testing.journal_commits import (
     a_fenced_write_is_not_stored,
     a_large_commit_is_stored_whole,
+    a_memory_that_exists_stays,
     a_refused_write_leaves_nothing,
+    any_text_comes_back,
     closing_commits_what_is_queued,
     erasing_comes_after_what_was_queued,
+    jobs_keep_their_attempts,
+    messages_come_back_exactly,
     nothing_is_seen_before_it_is_committed,
+    numbers_come_back_exactly,
     numbers_of_actors_are_never_used_twice,
     outcomes_are_told_in_the_order_of_queueing,
+    progress_never_goes_back,
     reads_show_whole_writes,
+    the_past_is_answered_alike,
     what_is_acknowledged_can_be_read,
-)
-from remora.testing.journal_connections import (
-    a_commit_that_is_not_stored_is_not_acknowledged,
-    a_killed_owner_loses_nothing,
-    a_late_commit_changes_nothing,
-    a_retry_after_a_broken_connection_has_one_effect,
-    a_stopped_owner_stores_nothing_when_it_goes_on,
-    a_stored_commit_is_not_called_failed,
-    no_byte_of_what_is_forgotten_is_left,
-    writes_go_on_after_a_broken_connection,
 )
 from remora.testing.journal_erasure import (
     a_note_has_a_digest_under_each_key,
@@ -78,26 +74,33 @@ from remora.testing.journal_erasure import (
     forgetting_a_user_leaves_nothing_of_them,
     what_is_being_forgotten_is_noted_until_it_is_gone,
 )
+from remora.testing.journal_fixtures import (
+    Capability,
+    CommitFate,
+    JoinedSummarizer,
+    JournalAccess,
+    OpenJournal,
+    open_runtime,
+    user_message,
+)
 from remora.testing.journal_owners import (
+    a_commit_that_is_not_stored_is_not_acknowledged,
     a_commit_under_a_claim_is_stored_before_it_or_never,
     a_former_owner_changes_nothing_else,
     a_former_owner_notices_without_writing,
     a_former_owner_stores_no_record,
     a_former_runtime_ends,
+    a_killed_owner_loses_nothing,
+    a_late_commit_changes_nothing,
+    a_retry_after_a_broken_connection_has_one_effect,
+    a_stopped_owner_stores_nothing_when_it_goes_on,
+    a_stored_commit_is_not_called_failed,
     an_owner_that_stood_still_stores_nothing,
     commit_numbers_go_on,
     epochs_grow,
+    no_byte_of_what_is_forgotten_is_left,
     the_newest_owner_stores,
-)
-from remora.testing.journal_runtime import JoinedSummarizer, OpenJournal, open_runtime, user_message
-from remora.testing.journal_values import (
-    a_memory_that_exists_stays,
-    any_text_comes_back,
-    jobs_keep_their_attempts,
-    messages_come_back_exactly,
-    numbers_come_back_exactly,
-    progress_never_goes_back,
-    the_past_is_answered_alike,
+    writes_go_on_after_a_broken_connection,
 )
 
 __all__ = [

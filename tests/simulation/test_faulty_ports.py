@@ -28,7 +28,7 @@ from remora.testing import (
     ScriptedChatModel,
     during,
 )
-from remora.testing.faulty_models import GARBAGE_TEXTS, GARBAGE_VECTORS
+from remora.testing.models import GARBAGE_TEXTS, GARBAGE_VECTORS
 from tests.harness import COUNTER, LoopClock
 
 pytestmark = pytest.mark.anyio

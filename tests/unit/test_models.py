@@ -14,7 +14,7 @@ from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.messages import ChatDict
 from remora.models.ports import as_chat_model, embed_texts
 from remora.testing import FaultyEmbedder, HashEmbedder
-from remora.testing.faulty_models import GARBAGE_VECTORS
+from remora.testing.models import GARBAGE_VECTORS
 from remora.tokens import CallableCounter, TiktokenCounter
 
 pytestmark = pytest.mark.anyio

@@ -38,14 +38,17 @@ from remora.errors import ConfigError
 from remora.models.ports import as_embedder
 from remora.storage.ports import Journal, LongTermStore
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.testing.faults import CommitFault, FaultyJournal, ReadFault
-from remora.testing.faulty_models import FaultyEmbedder, FaultySummarizer, ModelFault
-from remora.testing.faulty_store import FaultyStore, StoreFault
-from remora.testing.models import HashEmbedder
+from remora.testing.faults import CommitFault, FaultyJournal, FaultyStore, ReadFault, StoreFault
+from remora.testing.models import (
+    FaultyEmbedder,
+    FaultySummarizer,
+    HashEmbedder,
+    ModelFault,
+    UnionSummarizer,
+)
 from remora.testing.simulation.loop import PowerCut, SeededLoop
 from remora.testing.simulation.seams import HANG_S, seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
-from remora.testing.summaries import UnionSummarizer
 
 T = TypeVar("T")
 
