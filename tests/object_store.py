@@ -82,7 +82,9 @@ class ObjectServer:
         port = int(self.endpoint.rpartition(":")[2] or 0)
         self._server = make_server("127.0.0.1", port, self, threaded=True)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +19,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from examples.fastapi_server import TOOLS, create_app, think
 from remora import Runtime
+from tests.endpoints import Handler, listening
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -132,15 +131,15 @@ async def test_a_model_whose_chunks_are_objects(tmp_path: Path) -> None:
 CALL = {"name": "read_thermometer", "arguments": '{"city": "Lisbon"}'}
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class Endpoint(Handler):
     """An endpoint like OpenAI's: it says something, calls a tool, and then says what that gave.
     Its first stream that has a tool's result breaks off.
     """
 
     asked: list[list[dict[str, Any]]]
 
-    def do_POST(self) -> None:
-        messages = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"]
+    def answer(self) -> None:
+        messages = self.body()["messages"]
         self.asked.append(messages)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -162,9 +161,6 @@ class Endpoint(BaseHTTPRequestHandler):
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         base = {"id": "1", "created": 1, "model": "m", "object": "chat.completion.chunk"}
         self.wfile.write(f"data: {json.dumps({**base, 'choices': [choice]})}\n\n".encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 class OpenAIModel(Model):
@@ -200,11 +196,10 @@ async def test_streaming_with_tools(tmp_path: Path) -> None:
     handler: Any = type("Handler", (Endpoint,), {"asked": []})
     with (
         pytest.MonkeyPatch.context() as patch,
-        ThreadingHTTPServer(("127.0.0.1", 0), handler) as endpoint,
+        listening(handler) as address,
     ):
         patch.setitem(TOOLS, "read_thermometer", read_thermometer)
-        threading.Thread(target=endpoint.serve_forever).start()
-        model = OpenAIModel(f"http://127.0.0.1:{endpoint.server_address[1]}/v1")
+        model = OpenAIModel(f"{address}/v1")
         async with serve(tmp_path / "memory", model) as (client, runtime):
             body = {"id": "r1", "content": "How warm is it in Lisbon?"}
             with pytest.raises(httpx.RemoteProtocolError):
@@ -214,7 +209,6 @@ async def test_streaming_with_tools(tmp_path: Path) -> None:
             again = await client.post("/alice/one", json=body)
             assert again.text == answer.text
             said = await runtime.session("alice", "one").history()
-        endpoint.shutdown()
     assert ran == ["Lisbon"]
     assert [one.role for one in said] == ["user", "assistant", "tool", "assistant"]
     assert [one.content for one in said[1:]] == ["I look. ", "18 degrees in Lisbon", answer.text]

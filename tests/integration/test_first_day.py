@@ -9,17 +9,16 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from tests.endpoints import Handler, listening
 from tests.processes import bound
 from tests.workers import end_owner
 
@@ -29,13 +28,13 @@ TASKS = sorted((ROOT / "examples" / "first_day").glob("t*.py"))
 pytestmark = pytest.mark.blocking
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class Endpoint(Handler):
     """An endpoint like OpenAI's: its model repeats what it was told, and saves it if it can."""
 
     requests: list[Any]
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def answer(self) -> None:
+        body = self.body()
         self.requests.append(body)
         if self.path.endswith("/embeddings"):
             self.send({"data": [embedding(i, text) for i, text in enumerate(body["input"])]})
@@ -48,12 +47,7 @@ class Endpoint(BaseHTTPRequestHandler):
             self.send(completion(answer_to(body["messages"], tools=bool(body.get("tools")))))
 
     def send(self, content: Any) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send_json(json.dumps(content).encode())
 
     def send_events(self, events: list[Any]) -> None:
         self.send_response(200)
@@ -61,9 +55,6 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         for event in [*map(json.dumps, events), "[DONE]"]:
             self.wfile.write(f"data: {event}\n\n".encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 def answer_to(messages: list[Any], *, tools: bool = False) -> dict[str, Any]:
@@ -108,11 +99,9 @@ def embedding(index: int, text: str) -> dict[str, Any]:
 def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Endpoint]]:
     """The endpoint that OPENAI_BASE_URL names; the program runs in an empty directory."""
     handler = type("Handler", (Endpoint,), {"requests": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with listening(handler) as address:
         for name, value in {
-            "OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_address[1]}/v1",
+            "OPENAI_BASE_URL": f"{address}/v1",
             "OPENAI_API_KEY": "none",
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "PYTHONPATH": str(ROOT),
@@ -122,8 +111,6 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[E
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(tmp_path)
         yield handler
-        server.shutdown()
-        thread.join()
 
 
 def run(task: str, *arguments: str) -> str:

@@ -13,7 +13,7 @@ from examples.gallery.chat_page import TOOLS
 from examples.gallery.model import text_of, think
 from remora import Runtime
 from tests.configs import LEAN
-from tests.integration.test_openai import Endpoint
+from tests.endpoints import started_endpoint
 from tests.integration.test_tutorial import reply
 from tests.programs import ROOT
 
@@ -46,17 +46,16 @@ async def test_the_readme_puts_in_a_real_model(monkeypatch: pytest.MonkeyPatch) 
         re.DOTALL,
     )
     assert shown is not None
-    endpoint = Endpoint()
-    endpoint.answer = reply
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
-    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-    names: dict[str, Any] = {"AsyncOpenAI": AsyncOpenAI, "omit": omit}
-    exec(shown[1], names)
-    real: Callable[..., Any] = names["think"]
-    question = {"role": "user", "content": "Where do I live?"}
-    for tools in ([], TOOLS):
-        chunks = [text_of(one) async for one in real([question], tools)]
-        assert chunks == ["In ", "Lisbon."]
-    first, second = (body for _, _, body in endpoint.requests)
-    assert ("tools" in first, second["tools"]) == (False, TOOLS)
-    endpoint.close()
+    with started_endpoint() as endpoint:
+        endpoint.answer = reply
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        names: dict[str, Any] = {"AsyncOpenAI": AsyncOpenAI, "omit": omit}
+        exec(shown[1], names)
+        real: Callable[..., Any] = names["think"]
+        question = {"role": "user", "content": "Where do I live?"}
+        for tools in ([], TOOLS):
+            chunks = [text_of(one) async for one in real([question], tools)]
+            assert chunks == ["In ", "Lisbon."]
+        first, second = (body for _, _, body in endpoint.requests)
+        assert ("tools" in first, second["tools"]) == (False, TOOLS)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.endpoints import Handler, listening
 from tests.gallery import App, running_app
 from tests.patience import wait_until
 
@@ -29,11 +29,15 @@ class Slack:
         self.posts: list[tuple[str, str, str]] = []
         self.refused = 0
         self.is_down = False
+        self.variables: dict[str, str] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
         slack = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                post = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        class Api(Handler):
+            def answer(self) -> None:
+                post = self.body()
                 assert (self.path, self.headers["Authorization"]) == (
                     "/chat.postMessage",
                     "Bearer a-token",
@@ -41,22 +45,15 @@ class Slack:
                 slack.refused += slack.is_down
                 if not slack.is_down:
                     slack.posts.append((post["channel"], post["thread_ts"], post["text"]))
-                answer = b'{"ok": true}'
-                self.send_response(503 if slack.is_down else 200)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                self.send_json(b'{"ok": true}', 503 if slack.is_down else 200)
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.variables = {
-            "SLACK_API": f"http://127.0.0.1:{self.server.server_address[1]}/",
-            "SLACK_BOT_TOKEN": "a-token",
-            "SLACK_SIGNING_SECRET": SECRET,
-        }
+        with listening(Api) as address:
+            self.variables = {
+                "SLACK_API": f"{address}/",
+                "SLACK_BOT_TOKEN": "a-token",
+                "SLACK_SIGNING_SECRET": SECRET,
+            }
+            yield
 
     def posted(self, count: int) -> list[tuple[str, str, str]]:
         """All posts, once there are so many."""
@@ -92,9 +89,8 @@ def mention(number: int, text: str, channel: str = "C1", thread: str = "1.0") ->
 @pytest.fixture
 def slack() -> Iterator[Slack]:
     slack = Slack()
-    yield slack
-    slack.server.shutdown()
-    slack.server.server_close()
+    with slack.listening():
+        yield slack
 
 
 def test_a_channel_and_its_threads(slack: Slack, tmp_path: Path) -> None:

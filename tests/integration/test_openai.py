@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,65 +22,17 @@ from remora.errors import (
     ModelUnavailable,
 )
 from remora.models.openai import OpenAIChatModel, OpenAIEmbedder
+from tests.endpoints import Answer, Endpoint, started_endpoint
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
-Answer = tuple[int, bytes]
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]
-
-
-class Endpoint:
-    """The server; `answer` decides, `requests` remembers."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, str, Any]] = []
-        self.answer: Callable[[str, Any], Answer] = self.sensible
-        self.hang = threading.Event()
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                endpoint.requests.append((self.path, self.headers.get("Authorization", ""), body))
-                status, content = endpoint.answer(self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def sensible(self, path: str, body: Any) -> Answer:
-        if path.endswith("/embeddings"):
-            data = [
-                {"index": i, "embedding": [float(len(text)), 1.0, 0.5, 0.25]}
-                for i, text in enumerate(body["input"])
-            ]
-            return 200, json.dumps({"data": data[::-1]}).encode()
-        said = body["messages"][-1]["content"]
-        return 200, json.dumps(
-            {"choices": [{"message": {"content": f"They spoke of {len(said)} characters."}}]}
-        ).encode()
-
-    def close(self) -> None:
-        self.hang.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
-    yield server
-    server.close()
+    with started_endpoint() as endpoint:
+        yield endpoint
 
 
 def models(endpoint: Endpoint, **more: Any) -> ModelConfig:

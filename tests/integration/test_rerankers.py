@@ -19,7 +19,7 @@ from remora.errors import ConfigError, ErasureInProgress, ModelAnswerInvalid, Mo
 from remora.models.http_reranker import HttpReranker
 from remora.testing import HashEmbedder
 from tests import facts
-from tests.integration.test_openai import Answer, Endpoint
+from tests.endpoints import Answer, Endpoint, started_endpoint
 from tests.programs import run_command
 
 # blocking: at the first use here, numpy may be imported by two threads at once
@@ -299,9 +299,8 @@ async def test_no_log_has_what_it_read(tmp_path: Path, caplog: pytest.LogCapture
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
-    yield server
-    server.close()
+    with started_endpoint() as endpoint:
+        yield endpoint
 
 
 def results(*scores: tuple[int, float]) -> Answer:

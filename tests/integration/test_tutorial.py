@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from examples.tutorial.assistant import Assistant
-from tests.integration.test_openai import Answer, Endpoint
+from tests.endpoints import Answer, started_endpoint
 from tests.programs import ROOT, printed, run_program
 
 PAGE = ROOT / "docs" / "tutorial" / "an-agent-that-remembers.md"
@@ -58,16 +58,15 @@ def test_its_tests_pass() -> None:
 @pytest.mark.anyio
 async def test_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a key, the steps ask the endpoint, through OpenAI's package, whole and streamed."""
-    endpoint = Endpoint()
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
-    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-    endpoint.answer = reply
-    messages = [{"role": "user", "content": "Where do I live?"}]
-    assert await Assistant().complete(messages) == "In Lisbon."
-    chunks = [chunk async for chunk in Assistant().stream(messages)]
-    assert chunks == ["In ", "Lisbon."]
-    assert [body["messages"] for _, _, body in endpoint.requests] == [messages, messages]
-    endpoint.close()
+    with started_endpoint() as endpoint:
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        endpoint.answer = reply
+        messages = [{"role": "user", "content": "Where do I live?"}]
+        assert await Assistant().complete(messages) == "In Lisbon."
+        chunks = [chunk async for chunk in Assistant().stream(messages)]
+        assert chunks == ["In ", "Lisbon."]
+        assert [body["messages"] for _, _, body in endpoint.requests] == [messages, messages]
 
 
 def reply(_: str, body: dict[str, Any]) -> Answer:

@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.endpoints import Handler, listening
 from tools.release import name, problems, summary
 
 pytestmark = pytest.mark.blocking  # a server of HTTP in a thread
 PAGES = {"/simple/taken-name/": {"versions": ["0.1", "0.2"], "files": [{}, {}, {}]}}
 
 
-class Index(BaseHTTPRequestHandler):
+class Index(Handler):
     """The simple API, as PEP 691 has it."""
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         page = PAGES.get(self.path)
         status = 500 if "broken" in self.path else 200 if page else 404
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(page or {}).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
+        self.send_json(json.dumps(page or {}).encode(), status)
 
 
 @contextmanager
 def index() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/simple"
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(Index) as address:
+        yield f"{address}/simple"
 
 
 @pytest.mark.parametrize(
