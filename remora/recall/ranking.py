@@ -690,16 +690,16 @@ _OF_CORRECTION = late(
     r"|\b(?:my|our|the|a|got) new (?:number|address|phone|email|password|date|deadline|plan|name"
     r"|job|boss)\b(?! (?:for|to|of)\b)|\bthe old (?:one|number|address)\b"
 )
-_OF_CHANGE = late(
-    r"(?i)\bno longer\b|\bnot\b.{1,30}\banymore\b"
-    r"|\b(?:has|have|was|were|got|is|been) (?:been |now )?(?:moved|changed|rescheduled|postponed"
+_OF_CHANGE = late(  # in small letters, with one boundary before all: a quarter of the time
+    r"\b(?:no longer\b|not\b.{1,30}\banymore\b"
+    r"|(?:has|have|was|were|got|is|been) (?:been |now )?(?:moved|changed|rescheduled|postponed"
     r"|replaced|cancel+ed|pushed|increased|decreased|raised|lowered) (?:to|by|from)\b"
-    r"|\b(?:changed|switched) (?:it |this |that )?(?:to|from)\b"
-    r"|\b(?:i|we|they|he|she)(?:'ve|'d| have| had| has)?(?: just| finally| now| recently| since)? "
+    r"|(?:changed|switched) (?:it |this |that )?(?:to|from)\b"
+    r"|(?:i|we|they|he|she)(?:'ve|'d| have| had| has)?(?: just| finally| now| recently| since)? "
     r"(?:upgraded|downgraded|switched|migrated|cancel+ed|quit|replaced|sold|swapped|renamed"
     r"|rescheduled|postponed|pushed back)\b"
-    r"|\bnicht mehr\b|\bjetzt doch\b|\bne\b.{1,20}\bplus\b|\bya no\b|もう.{1,12}ない|に変わ|に変更"
-    r"|不再|改成|改为|改為|换成|換成"
+    r"|nicht mehr\b|jetzt doch\b|ne\b.{1,20}\bplus\b|ya no\b)"
+    r"|もう.{1,12}ない|に変わ|に変更|不再|改成|改为|改為|换成|換成"
 )
 _OF_PAST = late(
     r"(?i)\b(?:first|original(?:ly)?|initial(?:ly)?|used to|before|previous(?:ly)?|old|earlier"
@@ -778,7 +778,7 @@ class _Said:
     @cached_property
     def changes(self) -> bool:
         """Return whether it says that something changed."""
-        return self._tells and _OF_CHANGE().search(self._text) is not None
+        return self._tells and _OF_CHANGE().search(self._text.lower()) is not None
 
     @property
     def _tells(self) -> bool:
