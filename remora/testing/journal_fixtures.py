@@ -190,7 +190,7 @@ class Outcomes:
     def write(self, name: str, *records: Any) -> Write:
         """Queue the records."""
 
-        def note(_: Write, error: Exception | None) -> None:
+        def note(error: Exception | None) -> None:
             self.seen.append((name, error))
             self._changed.set()
             self._changed = anyio.Event()
