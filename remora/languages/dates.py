@@ -112,8 +112,8 @@ def _read_periods(text: str, today: int) -> tuple[dict[Period, bool], str]:
     if not text.isascii():
         text = fold_accents(text)[:_MOST_NORMALIZED]
     words = {*_LATIN_WORD.findall(text)}
-    if _HAS_DIGIT.search(text) is not None:
-        words.add(_DIGIT)
+    if _HAS_YEAR.search(text) is not None:
+        words.add(_DIGITS)
     if not text.isascii():
         words.add(_HAN)
     if "hier" in words and language_of(text) not in {"fr", ""}:  # in German it is no day
@@ -126,14 +126,16 @@ def _read_periods(text: str, today: int) -> tuple[dict[Period, bool], str]:
         if words.isdisjoint(first_words):
             continue
         pattern = compiled()
-        for match in pattern.finditer(text):
+        matches = [*pattern.finditer(text)]
+        for match in matches:
             try:
                 first, last, yearly = read(match, now)
                 period = Period(_number(first), _number(last), yearly)
                 found.setdefault(period, _is_relative(read, match))
             except (ValueError, OverflowError):  # 31 February, or the year 0
                 continue
-        text = pattern.sub(_blank, text)
+        if matches:
+            text = pattern.sub(_blank, text)
     return dict(islice(found.items(), _MOST_PERIODS)), text
 
 
@@ -271,8 +273,8 @@ _BEFORE_SPANS_TEXT = (
 )
 _BEFORE_SPANS = _BEFORE_SPANS_TEXT.split()
 _AFTER_SPANS = [*_AFTER_LAST.split("|"), *_AFTER_NEXT.split("|"), "que"]
-_DIGIT, _HAN = "0", "年"  # stand for any digit, and any letter that is not Latin
-_HAS_DIGIT = re.compile(r"\d")
+_DIGITS, _HAN = "0", "年"  # stand for the digits of a year, and any letter that is not Latin
+_HAS_YEAR = re.compile(_Y)
 
 Found = tuple[date, date, bool]
 Read = Callable[[re.Match[str], date], Found]
@@ -443,9 +445,9 @@ def _patterns() -> Iterator[tuple[Iterable[str], str, Read]]:
     yield before, rf"{_BEFORE}{_DAY_MONTH}", _read_before
     yield before, rf"{_BEFORE}{_MONTH_DAY}", _read_before
     iso = rf"\b(?P<year>{_Y})[-/](?P<month>\d{{1,2}})[-/](?P<day>\d{{1,2}})\b"
-    yield {_DIGIT}, iso, _read_day
+    yield {_DIGITS}, iso, _read_day
     dotted = rf"\b(?P<day>\d{{1,2}})\.\s?(?P<month>\d{{1,2}})\.\s?(?P<year>{_Y})\b"
-    yield {_DIGIT}, dotted, _read_day
+    yield {_DIGITS}, dotted, _read_day
     han_day = r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<day>\d{1,2})[日号]"
     yield {_HAN}, han_day, _read_day
     yield {_HAN}, r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?!\d)", _read_month
@@ -473,7 +475,7 @@ def _patterns() -> Iterator[tuple[Iterable[str], str, Read]]:
     yield _SEASONS, rf"\b{_IN}(?P<season>{_S})\b(?P<year>)", _read_season
     yield _DAYS, rf"\b(?:on|am|le|el)\s+(?P<weekday>{_D})\b", _read_weekday
     year = r"(?:year\s+|jahr\s+|jahre\s+|ano\s+)?"
-    yield {_DIGIT}, rf"\b(?:{_IN}|as\s+of\s+){year}(?P<year>{_Y})\b", _read_year
+    yield {_DIGITS}, rf"\b(?:{_IN}|as\s+of\s+){year}(?P<year>{_Y})\b", _read_year
 
 
 _WORD = re.compile("[a-z]+|[^\\W_a-z]+")
