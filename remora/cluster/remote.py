@@ -179,7 +179,7 @@ class ShardLine:
 
     async def _wait(self, number: int, promise: AwaitablePromise) -> Any:
         try:
-            return await promise.wait()
+            return await promise.answer
         except BaseException:
             self._router.cancel(number)
             raise

@@ -207,6 +207,8 @@ class CellHost(msgspec.Struct, frozen=True):
 
     Attributes:
         log: takes their writes.
+        pool: of their quotas.
+        most_held: replies behind one gate before messages queue in the mailbox instead.
         acknowledged: a write of the cell is durable, and the replies that waited for it are sent.
         broken: the cell lost its state.
         restore: the cell lost its state, and the log is past the writes that were fenced.
@@ -216,6 +218,8 @@ class CellHost(msgspec.Struct, frozen=True):
     """
 
     log: Log
+    pool: QuotaPool
+    most_held: int
     acknowledged: Callable[[Cell], None]
     broken: Callable[[Cell, Exception], None]
     restore: Callable[[Cell], None]
@@ -343,6 +347,27 @@ class Cell:
             self._host.watchers.wake(self.key)
 
     # -- messages ---------------------------------------------------------------------------------
+
+    def admits(self, size: int, now: float) -> bool:
+        """Return whether a request of so many bytes can be handled at once, on its sender's stack.
+
+        Otherwise it goes into the mailbox.
+        """
+        if self.mailbox or self.parked or self.status is not CellStatus.VALID:
+            return False
+        # A read of durable state adds nothing to what waits, so it may always.
+        if not size and self.written == self.durable:
+            return True
+        return self.may_handle(now) and self.quota.allows(size)
+
+    def may_handle(self, now: float) -> bool:
+        """Return whether its gate, and its owner, have room for what a message may write."""
+        host = self._host
+        return (
+            self.status is CellStatus.VALID
+            and (not self._held or len(self._held) < host.most_held)
+            and host.pool.may_write(self.quota, now)
+        )
 
     def run(self, message: object) -> Decision | NeedsLookup:
         """Handle one message; an exception of `handle` leaves the state as it was (G11)."""

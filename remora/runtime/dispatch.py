@@ -53,19 +53,6 @@ class Dispatcher:
 
     # -- taking messages --------------------------------------------------------------------------
 
-    def may_run_inline(self, cell: Cell, size: int, now: float) -> bool:
-        """Return whether a request can be handled at once, on its sender's stack."""
-        if cell.mailbox or cell.parked or cell.status is not CellStatus.VALID:
-            return False
-        # A read of durable state adds nothing to what waits, so it may always.
-        if not size and cell.written == cell.durable:
-            return True
-        return (
-            cell.held < self._limits.held_replies
-            and self._pool.may_write(cell.quota, now)
-            and cell.quota.allows(size)
-        )
-
     def mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made when first needed."""
         if cell.mailbox is None:
@@ -178,7 +165,7 @@ class Dispatcher:
         if mailbox is None or not waiting or cell.queued:
             return  # it was taken out, or the task comes to it
         now = self._clock.monotonic()
-        if mailbox.head is not envelope or not self._may_handle(cell, now):
+        if mailbox.head is not envelope or not cell.may_handle(now):
             self.ready(cell)
         elif waiting > 1 or cell.parked or envelope.promise.abandoned:
             self._drain(cell)
@@ -186,7 +173,7 @@ class Dispatcher:
             cell.deliver(mailbox.get())
             cell.last_used = now
             self.queued_messages += 1
-            self._passivation.weigh(cell)
+            self._deadlines.watch(cell)
             if cell.quota.blocked:
                 self.unblock(cell.quota)
             self._passivation.note_idle(cell)
@@ -212,7 +199,7 @@ class Dispatcher:
         used = False
         now = self._clock.monotonic()
         for _ in range(_QUANTUM):
-            if not mailbox or not self._may_handle(cell, now):
+            if not mailbox or not cell.may_handle(now):
                 break
             if mailbox.head.holds_up:
                 probe("message_not_ready")
@@ -227,8 +214,10 @@ class Dispatcher:
         if cell.status is CellStatus.VALID:
             if used:
                 cell.last_used = now
-            self._passivation.weigh(cell)
+            self._deadlines.watch(cell)
         self._admit_parked(cell)
+        if not mailbox and not cell.parked:
+            cell.mailbox = None  # the next message finds no queue
         # A cell with a full gate is queued again when a commit is acknowledged.
         if mailbox and cell.status is CellStatus.VALID and cell.held < self._limits.held_replies:
             probe("quantum_spent")
@@ -238,13 +227,6 @@ class Dispatcher:
         self._passivation.note_idle(cell)
         return self.queued_messages - before
 
-    def _may_handle(self, cell: Cell, now: float) -> bool:
-        return (
-            cell.status is CellStatus.VALID
-            and cell.held < self._limits.held_replies
-            and self._pool.may_write(cell.quota, now)
-        )
-
 
 # -- deadlines: one sweep serves all of them; a cancel scope per request would cost 5 to 12 µs -----
 
@@ -252,14 +234,14 @@ _THOROUGH = 10  # sweeps between two that also look for messages whose senders g
 
 
 class Deadlines:
-    """The cells in which messages or replies wait.
+    """The cells in which messages or replies wait, or did since the last sweep.
 
     Args:
         sweeping: the task that calls `sweep`.
 
     Attributes:
         watched: these cells, in the order in which they began to wait (a set's order would be
-            that of addresses, which differs from run to run).
+            that of addresses, which differs from run to run). The task that sweeps weighs them.
         expired: messages and replies that were failed.
     """
 

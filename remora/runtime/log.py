@@ -105,4 +105,4 @@ async def commit_records(log: Log, records: Sequence[Any]) -> None:
             promise.reject(error)
 
     log.write(Write(records, acknowledge))
-    await promise.wait()
+    await promise.answer

@@ -82,6 +82,7 @@ class Passivation:
         live: actors in memory.
         bytes: of their states.
         passivations: actors that left because they were idle.
+        changed: set when there may be room; None while no activation waits for it.
     """
 
     def __init__(
@@ -101,8 +102,7 @@ class Passivation:
         self._filed = Waking()
         self._bucket_s = max(limits.idle_s / _BUCKETS, 0.01)
         self._buckets: dict[int, list[Cell]] = {}
-        self._changed: anyio.Event | None = None
-        """Set while an activation waits for room."""
+        self.changed: anyio.Event | None = None
         self._became_idle: list[Cell] = []
 
     def add(self, cell: Cell) -> None:
@@ -157,11 +157,11 @@ class Passivation:
 
     async def wait_for_room(self) -> None:
         """Return when there is room, or may be: call `make_room` then."""
-        self._changed = anyio.Event()
+        self.changed = anyio.Event()
         try:
-            await self._changed.wait()
+            await self.changed.wait()
         finally:
-            self._changed = None
+            self.changed = None
         # Without a look at all the others, which may be busy.
         for cell in self._became_idle:
             if cell.idle and not handle_last_message(cell, closing=False):
@@ -171,14 +171,14 @@ class Passivation:
 
     def note_idle(self, cell: Cell) -> None:
         """Wake up an activation that waits for room if this cell may leave memory."""
-        if self._changed is not None and cell.idle:
+        if self.changed is not None and cell.idle:
             self._became_idle.append(cell)
-            self._changed.set()
+            self.changed.set()
 
     def note_change(self) -> None:
         """Wake up an activation that waits for room: there may be some now."""
-        if self._changed is not None:
-            self._changed.set()
+        if self.changed is not None:
+            self.changed.set()
 
     def make_room(self) -> None:
         """Passivate the actors that were idle longest, down to 95 % of the bounds."""

@@ -38,31 +38,29 @@ class Promise(Protocol):
 class AwaitablePromise(Promise, Protocol):
     """A promise for a task that waits."""
 
-    def wait(self) -> Awaitable[Any]:
-        """Return the answer, or raise the failure. Only one task may wait, once, and at once."""
+    @property
+    def answer(self) -> Awaitable[Any]:
+        """The answer, or the failure. Only one task may await it, once, and at once."""
         ...
 
 
 class _AsyncioPromise:
-    __slots__ = ("_future",)
+    __slots__ = ("answer",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[Any] = loop.create_future()
+        self.answer: asyncio.Future[Any] = loop.create_future()
 
     def resolve(self, value: object) -> None:
-        if not self._future.done():
-            self._future.set_result(value)
+        if not self.answer.done():
+            self.answer.set_result(value)
 
     def reject(self, error: BaseException) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
     @property
     def abandoned(self) -> bool:
-        return self._future.cancelled()
-
-    def wait(self) -> Awaitable[Any]:
-        return self._future
+        return self.answer.cancelled()
 
 
 class _AnyioPromise:
@@ -84,7 +82,11 @@ class _AnyioPromise:
             self._error = error
             self._event.set()
 
-    async def wait(self) -> Any:
+    @property
+    def answer(self) -> Awaitable[Any]:
+        return self._wait()
+
+    async def _wait(self) -> Any:
         try:
             await self._event.wait()
         except BaseException:

@@ -48,7 +48,7 @@ class Reserved(NamedTuple):
 
     cell: Cell
     envelope: Envelope
-    wait: Callable[[], Awaitable[Any]]
+    answer: Awaitable[Any]
 
 
 class ActorRegistry:
@@ -104,6 +104,8 @@ class ActorRegistry:
         )  # fmt: skip
         self._host = CellHost(
             log=log,
+            pool=self._pool,
+            most_held=limits.held_replies,
             acknowledged=self._on_acknowledged,
             broken=self._activation.broken,
             restore=self._activation.enqueue,
@@ -118,24 +120,26 @@ class ActorRegistry:
     # -- sending messages -------------------------------------------------------------------------
 
     @overload
-    async def ask(
+    def ask(
         self,
         key: Hashable,
         message: Asked[Reply],
         *,
         size: int = 0,
         timeout_s: float | None = None,
-    ) -> Reply: ...
+    ) -> Awaitable[Reply]: ...
 
     @overload
-    async def ask(
+    def ask(
         self, key: Hashable, message: object, *, size: int = 0, timeout_s: float | None = None
-    ) -> Any: ...
+    ) -> Awaitable[Any]: ...
 
-    async def ask(
+    def ask(
         self, key: Hashable, message: object, *, size: int = 0, timeout_s: float | None = None
-    ) -> Any:
-        """Send a message to an actor; return its reply when all that it depends on is durable.
+    ) -> Awaitable[Any]:
+        """Send a message to an actor; its reply comes when all that it depends on is durable.
+
+        The message is handled, or has its place in the mailbox, on return. Await the reply at once.
 
         Raises:
             MailboxFull: it was refused, or its deadline passed, before it was handled.
@@ -152,23 +156,15 @@ class ActorRegistry:
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
         self._pool.note_request(cell.quota, now)
         lookup = None
-        if self._dispatcher.may_run_inline(cell, size, now):
+        if cell.admits(size, now):
             outcome = cell.run(message)
             if not isinstance(outcome, NeedsLookup):
-                self._inline_messages += 1
-                cell.last_used = now
-                if outcome.records:
-                    self._passivation.weigh(cell)
+                self._note_handled(cell, now)
                 if cell.written == cell.durable:
-                    self._inline += 1
-                    if self._inline >= _INLINE:  # only now: first asked, first handled
-                        self._inline = 0
-                        await anyio.lowlevel.checkpoint()
-                    return outcome.reply
+                    return self._reply_at_once(outcome.reply)
                 promise = new_promise()
                 cell.reply(promise, outcome.reply, deadline)
-                self._deadlines.watch(cell)
-                return await promise.wait()
+                return promise.answer
             lookup = outcome
         promise = new_promise()
         envelope = Envelope(message, promise, size=size, deadline=deadline, control=False)
@@ -176,7 +172,21 @@ class ActorRegistry:
             self._dispatcher.enqueue(cell, envelope)
         else:
             self._lookups.start(cell, envelope, lookup)
-        return await promise.wait()
+        return promise.answer
+
+    async def _reply_at_once(self, reply: Any) -> Any:
+        self._inline += 1
+        if self._inline >= _INLINE:  # only now: first asked, first handled
+            self._inline = 0
+            await anyio.lowlevel.checkpoint()
+        return reply
+
+    def _note_handled(self, cell: Cell, now: float) -> None:
+        """Note that a cell handled a message on its sender's stack."""
+        self._inline_messages += 1
+        cell.last_used = now
+        if cell.written != cell.durable and cell not in self._deadlines.watched:
+            self._deadlines.watch(cell)
 
     def submit(
         self,
@@ -200,28 +210,21 @@ class ActorRegistry:
             deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
             self._pool.note_request(cell.quota, now)
             envelope = Envelope(message, promise, size=size, deadline=deadline, control=False)
-            if not self._dispatcher.may_run_inline(cell, size, now):
+            if not cell.admits(size, now):
                 self._dispatcher.enqueue(cell, envelope)
                 return
         except Exception as e:
             promise.reject(e)
             return
-        decision = cell.deliver(envelope)
-        if decision is None:
-            return
-        self._inline_messages += 1
-        cell.last_used = now
-        if decision.records:
-            self._passivation.weigh(cell)
-        if cell.written != cell.durable:
-            self._deadlines.watch(cell)
+        if cell.deliver(envelope) is not None:
+            self._note_handled(cell, now)
 
     def reserve(
         self, key: Hashable, message: object, *, size: int, timeout_s: float | None
     ) -> Reserved:
         """Give a message its place in the actor's order while something of it is being computed.
 
-        Later messages for the actor wait behind it. The caller waits for `Reserved.wait`, and
+        Later messages for the actor wait behind it. The caller awaits `Reserved.answer`, and
         somebody must call `complete`.
 
         Raises:
@@ -238,7 +241,7 @@ class ActorRegistry:
             message, promise, size=size, deadline=deadline, control=False, ready=False
         )
         self._dispatcher.enqueue(cell, envelope)
-        return Reserved(cell, envelope, promise.wait)
+        return Reserved(cell, envelope, promise.answer)
 
     def complete(self, reserved: Reserved, error: Exception | None = None) -> None:
         """The message can be handled now; or it never can, which its sender is told."""
@@ -265,7 +268,7 @@ class ActorRegistry:
             message, promise, size=0, deadline=float("inf"), control=True, keeps_alive=keeps_alive
         )
         self._dispatcher.enqueue(cell, envelope)
-        return await promise.wait()
+        return await promise.answer
 
     def post(self, key: Hashable, message: object) -> bool:
         """Put a message into the actor's mailbox, without a reply.
@@ -287,7 +290,8 @@ class ActorRegistry:
             self._dispatcher.ready(cell)
         if cell.quota.blocked:
             self._dispatcher.unblock(cell.quota)
-        self._passivation.note_idle(cell)
+        if self._passivation.changed is not None:
+            self._passivation.note_idle(cell)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -313,6 +317,8 @@ class ActorRegistry:
                 await self._sweeping.wait()
             await self._clock.sleep(_SWEEP_S)
             now = self._clock.monotonic()
+            for cell in self._deadlines.watched:
+                self._passivation.weigh(cell)
             for cell in self._deadlines.sweep(now):
                 self._dispatcher.resume_parked(cell)
             self._activation.end_quarantines(now)

@@ -247,7 +247,7 @@ class Supervisor:
                     raise self._abandoned
                 promise = new_promise()
                 self._drain_waiters.setdefault(key, []).append(promise)
-                await promise.wait()
+                await promise.answer
 
     async def drain_all(self) -> None:
         """Return when no actor has a job queued, delayed or running."""
@@ -286,7 +286,7 @@ class Supervisor:
         self._job_waiters.setdefault(id_, []).append(promise)
         self.begin_gathered()
         try:
-            await promise.wait()
+            await promise.answer
         finally:
             if waiters := self._job_waiters.get(id_):  # this one gave up; the others still wait
                 waiters.remove(promise)

@@ -172,7 +172,7 @@ class LocalAppends:
                 waiting = None
                 self._actors.complete(reserved)
                 try:
-                    receipt: Receipt = await reserved.wait()
+                    receipt: Receipt = await reserved.answer
                 except OverdraftReached as e:
                     if not e.waits:
                         raise
@@ -207,7 +207,7 @@ class LocalAppends:
             return self._actors.ask(key, request, size=request.size, timeout_s=timeout_s)
         reserved = self._actors.reserve(key, request, size=request.size, timeout_s=timeout_s)
         self._counting.add(request.entries, reserved)
-        return reserved.wait()
+        return reserved.answer
 
     async def _wait(
         self, line: _Line, key: SessionKey, request: Append, until: float, *, bounded: bool

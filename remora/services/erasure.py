@@ -163,7 +163,7 @@ class Eraser:
         caller = new_promise()
         self._callers[caller] = None
         self._tasks.start_soon(self._forget, user, session, caller, name="remora.erasure.one")
-        receipt: ErasureReceipt = await caller.wait()
+        receipt: ErasureReceipt = await caller.answer
         return receipt
 
     def admit(self, user: str) -> None:

@@ -46,15 +46,15 @@ from remora.storage.ports import (
 class Actors(Protocol):
     """Sessions and users; see `remora.runtime.registry.ActorRegistry`."""
 
-    async def ask(
+    def ask(
         self,
         key: SessionKey | UserKey,
         message: Asked[Reply],
         *,
         size: int = 0,
         timeout_s: float | None = None,
-    ) -> Reply:
-        """Have the actor handle `message`; returns its reply, once that is durable."""
+    ) -> Awaitable[Reply]:
+        """Have the actor handle `message`; its reply comes once that is durable."""
         ...
 
     def post(self, key: SessionKey | UserKey, message: Any) -> bool:

@@ -127,7 +127,7 @@ class LocalTurns(TurnStreams):
         line.waited_for = True
         try:
             with anyio.move_on_after(self._config.wait_s) as scope:
-                await waiter.promise.wait()
+                await waiter.promise.answer
         except BaseException:
             self._leave(key, line, waiter)
             raise

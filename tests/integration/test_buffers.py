@@ -24,7 +24,7 @@ from remora.adapters.massgen import ConversationMemory
 from remora.adapters.muxi import BufferMemory
 from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage, NotFound, RemoraError
 from remora.messages import indent
-from remora.testing import HashEmbedder, ScriptedChatModel
+from remora.testing import HashEmbedder, ScriptedChatModel, VirtualClock
 from tests.harness import FirstWordsSummarizer, LineCount, user
 
 pytestmark = pytest.mark.anyio
@@ -677,13 +677,15 @@ async def test_memory_is_flat_and_follows_the_size() -> None:
     """
     sizes: dict[int, int] = {}
     for size in (200, 400):
-        policy = BufferPolicy.window(size)
-        async with Runtime.in_memory(config=PLAIN, policy=policy) as runtime:
+        policy, clock = BufferPolicy.window(size), VirtualClock()
+        async with Runtime.in_memory(config=PLAIN, policy=policy, clock=clock) as runtime:
             registry, chat = runtime.internals.registry, runtime.session("alice", "chat")
             await chat.append([user("word " * 40) for _ in range(size)])
+            await clock.advance(1)  # it is weighed now and then
             full = registry.statistics().bytes
             for _ in range(20):
                 await chat.append([user("word " * 40) for _ in range(500)])
+                await clock.advance(1)
             assert registry.statistics().bytes == full
             sizes[size] = full
     assert 1.7 < sizes[400] / sizes[200] < 2.1
@@ -694,13 +696,15 @@ async def test_stated_bytes_are_real() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        policy = BufferPolicy.keep_all()
-        async with Runtime.in_memory(config=PLAIN, policy=policy) as runtime:
+        policy, clock = BufferPolicy.keep_all(), VirtualClock()
+        async with Runtime.in_memory(config=PLAIN, policy=policy, clock=clock) as runtime:
             registry, chat = runtime.internals.registry, runtime.session("alice", "chat")
             await chat.append(user("first"))
+            await clock.advance(1)  # it is weighed now and then
             stated, held = registry.statistics().bytes, tracemalloc.get_traced_memory()[0]
             for _ in range(40):
                 await chat.append([user("word " * 100) for _ in range(50)])
+            await clock.advance(1)
             gc.collect()
             stated, held = (
                 registry.statistics().bytes - stated,

@@ -125,7 +125,7 @@ class LanceWriter:
         self._event.set()
         if sum(len(add.rows) for add in self._queue) >= self._tables.config.batch_rows:
             self._full.set()
-        await promise.wait()
+        await promise.answer
 
     async def run(self) -> None:
         """Commit what is queued, without end."""
