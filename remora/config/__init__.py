@@ -7,35 +7,29 @@ file, and the environment; an unknown key is refused, and the error names the ne
 
 from __future__ import annotations
 
-from remora.config.conversation import (
+from remora.config.secrets import Secret
+from remora.config.sections import (
+    ActivationConfig,
     AttachmentsConfig,
     BufferConfig,
+    ClusterConfig,
     ContextConfig,
-    StateConfig,
-    TokensConfig,
-    TurnConfig,
-)
-from remora.config.memory import (
+    Durability,
     FactsConfig,
     ImportanceConfig,
-    RecallConfig,
-    SynopsisConfig,
-    WorkingConfig,
-)
-from remora.config.runtime import (
-    ActivationConfig,
-    ClusterConfig,
-    MailboxConfig,
-    ModelConfig,
-    SupervisorConfig,
-)
-from remora.config.secrets import Secret
-from remora.config.storage import (
-    Durability,
     JournalConfig,
     LongTermConfig,
+    MailboxConfig,
+    ModelConfig,
     ObjectStoreConfig,
+    RecallConfig,
     RetentionConfig,
+    StateConfig,
+    SupervisorConfig,
+    SynopsisConfig,
+    TokensConfig,
+    TurnConfig,
+    WorkingConfig,
 )
 from remora.config.tree import Config
 from remora.faces import publish

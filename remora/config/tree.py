@@ -9,33 +9,31 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
-from remora.config.conversation import (
+from remora.config.muxi import require_section, unknown_key
+from remora.config.secrets import Secret, refers_to_secret, resolve_secret
+from remora.config.sections import (
+    ActivationConfig,
     AttachmentsConfig,
+    BackgroundConfig,
     BufferConfig,
+    ClusterConfig,
     ContextConfig,
-    StateConfig,
-    TokensConfig,
-    TurnConfig,
-)
-from remora.config.memory import (
     FactsConfig,
     ImportanceConfig,
-    RecallConfig,
-    SynopsisConfig,
-    WorkingConfig,
-)
-from remora.config.muxi import require_section, unknown_key
-from remora.config.runtime import (
-    ActivationConfig,
-    BackgroundConfig,
-    ClusterConfig,
+    JournalConfig,
+    LongTermConfig,
     MailboxConfig,
     ModelConfig,
+    RecallConfig,
+    RetentionConfig,
+    Section,
+    StateConfig,
     SupervisorConfig,
+    SynopsisConfig,
+    TokensConfig,
+    TurnConfig,
+    WorkingConfig,
 )
-from remora.config.secrets import Secret, refers_to_secret, resolve_secret
-from remora.config.section import Section
-from remora.config.storage import JournalConfig, LongTermConfig, RetentionConfig
 from remora.errors import ConfigError
 
 

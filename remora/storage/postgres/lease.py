@@ -25,7 +25,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from remora.config.storage import LONGEST_LEASE_S, SHORTEST_LEASE_S
+from remora.config.sections import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable, StorageError
 from remora.logging import get_logger
 from remora.runtime.meters import OutageLog
