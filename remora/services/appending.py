@@ -25,6 +25,7 @@ from remora.languages.instructions import find_instructions, may_instruct
 from remora.logging import get_logger
 from remora.messages import Entry, Receipt, dated_line, decode_chat, said_text
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.meters import HistogramMeter
 from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry, Reserved
@@ -253,6 +254,7 @@ def _in_vain(line: _Line) -> OverdraftReached:
 
 _logger = get_logger(__name__)
 _MOST_AT_ONCE = 500  # instructions: an actor's 10 ms
+_READ_ON_LOOP = 16  # messages that may instruct: 4 ms
 _MOST_KNOWN = 100_000  # users of whom it is known that they gave none: 10 MB
 
 
@@ -300,7 +302,12 @@ class Instructions:
             replaced: they may have taken the place of others, whose instructions go.
         """
         items: Sequence[MemoryItem]
-        items = self.find(key, zip(entries, receipt.seqs, strict=False))
+        said = [
+            (entry, seq)
+            for entry, seq in zip(entries, receipt.seqs, strict=False)
+            if entry.role == "user" and may_instruct(entry.chat)
+        ]
+        items = await run_in_thread_if(len(said) > _READ_ON_LOOP, self.find, key, said)
         if not items and not replaced:
             return
         try:

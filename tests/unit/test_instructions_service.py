@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from remora import Receipt, Runtime
 from remora.errors import CommitFailed, StorageError
 from remora.ids import SessionKey
+from remora.languages.instructions import load_signs
 from remora.messages import encode_message
 from remora.services.appending import Instructions
 from remora.storage.memory import MemoryJournal
@@ -17,6 +19,12 @@ from remora.tokens import HeuristicCounter
 from tests.harness import user
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module", autouse=True)
+def signs() -> None:
+    """Read the file of signs, as a runtime does when it opens: nothing reads it on the loop."""
+    load_signs()
 
 
 class Unreadable(MemoryJournal):
@@ -35,6 +43,26 @@ async def test_a_message_is_stored_though_its_instruction_is_not() -> None:
     receipt = Receipt((1,), ("a",))
     await instructions.notice(SessionKey("ada", "one"), [entry], receipt)
     assert not await instructions.get("ada")
+
+
+async def test_others_run_while_many_messages_are_read() -> None:
+    ran = anyio.Event()
+    told: list[bool] = []
+
+    async def tell(*_: Any) -> None:
+        told.append(ran.is_set())
+
+    async def other() -> None:
+        ran.set()
+
+    instructions = Instructions(MemoryJournal(), tell, HeuristicCounter(), None)
+    texts = [f"Always answer questions about item {number} in French." for number in range(100)]
+    entries = [encode_message(user(text), now_us=0)[0] for text in texts]
+    receipt = Receipt(tuple(range(1, 101)), tuple(texts))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        await instructions.notice(SessionKey("ada", "one"), entries, receipt)
+    assert told == [True]
 
 
 async def test_a_context_does_without_what_cannot_be_read(tmp_path: Path) -> None:
