@@ -12,7 +12,7 @@
         --plots docs/evidence/plots
 
 The fifth says which bars of benchmarks/bars.toml the figures meet, and exits with 1 if one is
-missed. The last two measure one claim of the page again: a case is that of the last run that
+missed; with --against FILE, if one became worse than in that file. The last two measure one claim of the page again: a case is that of the last run that
 measured it.
 
 All in one run, on one disk. Each measurement runs in a process of its own, for at most its case's
@@ -147,22 +147,35 @@ def main() -> None:
         "--check",
         type=Path,
         metavar="FILE",
-        help="measure nothing; say which bars the figures of this --json file meet",
+        help="measure nothing; say which bars the figures of this --json file meet, and exit with "
+        "1 if one is missed",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="with --check: the --json file of an earlier run; exit with 1 only if a figure is "
+        "worse than it was there, by more than a tenth beyond the repeats",
     )
     options = parser.parse_args()
     if options.check:
         bars = read_bars()
+        files = [options.check, *([options.against] if options.against else [])]
         try:
-            table, missed = check(json.loads(options.check.read_text()), bars)
+            found, *recorded = [json.loads(file.read_text()) for file in files]
+            table, verdicts = check(found, bars, *recorded)
         except (OSError, ValueError, KeyError, TypeError) as e:
-            parser.error(f"{options.check} is no file of --json: {type(e).__name__}: {e}")
+            names = " or ".join(map(str, files))
+            parser.error(f"{names} is no file of --json: {type(e).__name__}: {e}")
         Console().print(table)
-        left_out = sum(map(len, bars.values())) - table.row_count
+        left_out = sum(map(len, bars.values())) - len(verdicts)
+        missed = sum(one.met is False for one in verdicts)
+        worse = sum(one.worse for one in verdicts)
         Console().print(
-            f"{len(missed)} of {table.row_count} bars missed; {left_out} are of cases that this "
-            "file does not have"
+            f"{missed} of {len(verdicts)} bars missed; {left_out} are of cases that this file does "
+            "not have" + (f"; {worse} worse than before" if recorded else "")
         )
-        sys.exit(1 if missed or not table.row_count else 0)
+        sys.exit(1 if not verdicts or (worse if recorded else missed) else 0)
     os.environ["SPEED_DATA"] = os.pathsep.join(str(file.resolve()) for file in options.data)
     if options.plots:
         from benchmarks.speed.plots import missing  # noqa: PLC0415  # only where it is wanted

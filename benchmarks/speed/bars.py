@@ -42,25 +42,31 @@ def _bars(written: Mapping[str, Any]) -> Iterator[Bar]:
 
 
 def check(
-    results: Mapping[str, Any], bars: Mapping[str, Sequence[Bar]]
+    results: Mapping[str, Any],
+    bars: Mapping[str, Sequence[Bar]],
+    recorded: Mapping[str, Any] | None = None,
 ) -> tuple[Table, Sequence[Verdict]]:
-    """Hold results against the bars of what was measured.
+    """Hold results against the bars of what was measured, and against an earlier run.
 
     Returns:
-        A table of all, and those that are missed.
+        A table, and a verdict for each of its rows.
     """
-    table = Table("claim", "case", "bar", "measured", "", title="goals: misses are known ones")
-    missed = []
+    table = Table("claim", "case", "bar", "measured", "", *([] if recorded is None else ["before"]))
+    verdicts = []
+    before = {} if recorded is None else recorded["claims"]
     for claim, cases in results["claims"].items():
         sizes = results["sizes"].get(claim, {})
         for bar in bars.get(claim, ()):
             if bar.case not in cases:
                 continue
-            verdict = held(bar, cases)
+            verdict = held(bar, cases, before.get(claim))
             figure = "" if bar.others else bar.figure
             measured = spread_text(figure, verdict.measured)
             case = case_text(bar.case, sizes.get(bar.case, {}))
-            table.add_row(claim, case, bar.text, measured, _VERDICTS[verdict.met])
-            if verdict.met is False:
-                missed.append(verdict)
-    return table, missed
+            row = [claim, case, bar.text, measured, _VERDICTS[verdict.met]]
+            if recorded is not None:
+                mark = " [bold]worse[/]" if verdict.worse else ""
+                row.append(spread_text(figure, verdict.recorded) + mark)
+            table.add_row(*row)
+            verdicts.append(verdict)
+    return table, verdicts

@@ -16,6 +16,8 @@ Figures = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]
 measurement failed.
 """
 
+_NOISE = 1.1
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -31,10 +33,16 @@ class Spread:
 class Verdict:
     """A bar, what was measured for it, and whether it is met; None without a measurement of both
     sides.
+
+    Attributes:
+        bar: the goal.
+        measured: its figure, or ratio.
+        recorded: the same of an earlier run, to compare with.
     """
 
     bar: Bar
     measured: Spread | None
+    recorded: Spread | None = None
 
     @property
     def met(self) -> bool | None:
@@ -43,6 +51,15 @@ class Verdict:
             return None
         above = self.bar.least is None or self.measured.median >= self.bar.least
         return above and (self.bar.most is None or self.measured.median <= self.bar.most)
+
+    @property
+    def worse(self) -> bool:
+        """Whether the best repeat is worse than the worst recorded one, by more than a tenth."""
+        if self.measured is None or self.recorded is None:
+            return False
+        if self.bar.least is not None:
+            return self.measured.most * _NOISE < self.recorded.least
+        return self.measured.least > self.recorded.most * _NOISE
 
 
 def joined(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -101,11 +118,15 @@ def best(several: Sequence[Sequence[float | None]], *, highest: bool) -> list[fl
     return found
 
 
-def held(bar: Bar, figures: Figures) -> Verdict:
-    """Hold the figures of a claim against one of its bars."""
+def held(bar: Bar, figures: Figures, recorded: Figures | None = None) -> Verdict:
+    """Hold the figures of a claim against one of its bars, and against recorded ones."""
+    return Verdict(bar, _measured(bar, figures), _measured(bar, recorded or {}))
+
+
+def _measured(bar: Bar, figures: Figures) -> Spread | None:
     ours = figures.get(bar.case, {}).get(bar.contestant, {}).get(bar.figure, [])
     if not bar.others:
-        return Verdict(bar, spread(ours))
+        return spread(ours)
     case = figures.get(bar.than_case or bar.case, {})
     theirs = [case[other][bar.figure] for other in bar.others if bar.figure in case.get(other, {})]
-    return Verdict(bar, spread(ratios(ours, best(theirs, highest=higher_is_better(bar.figure)))))
+    return spread(ratios(ours, best(theirs, highest=higher_is_better(bar.figure))))
