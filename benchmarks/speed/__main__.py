@@ -12,8 +12,8 @@
         --plots docs/evidence/plots
 
 The fifth says which bars of benchmarks/bars.toml the figures meet, and exits with 1 if one is
-missed; with --against FILE, if one became worse than in that file. The last two measure one claim of the page again: a case is that of the last run that
-measured it.
+missed; with --against FILE, if one became worse than in that file. The last two measure one claim
+of the page again: a case is that of the last run that measured it.
 
 All in one run, on one disk. Each measurement runs in a process of its own, for at most its case's
 time limit. Peers run in virtual environments of their own, which the first run makes under
