@@ -16,9 +16,7 @@ from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect
 from remora.config import BufferConfig, Config
 from remora.ids import SessionKey, key_digest
-from remora.jobs.durations import CompactionDurations
-from remora.jobs.repair import Resummarizer
-from remora.jobs.summarize import SummarizeHandler
+from remora.jobs.summarize import CompactionDurations, Resummarizer, SummarizeHandler
 from remora.messages import Entry, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.recall.excerpts import window_rules

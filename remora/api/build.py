@@ -39,8 +39,8 @@ from remora.api.queues import (
 from remora.config import Config
 from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
-from remora.jobs.durations import CompactionDurations
 from remora.jobs.facts import FactsHandler
+from remora.jobs.summarize import CompactionDurations
 from remora.languages.patterns import compile_patterns
 from remora.logging import get_logger
 from remora.messages import ChatDict, without_surrogates

@@ -28,16 +28,13 @@ from remora.api.options import Options
 from remora.config import Config
 from remora.ids import SessionKey, UserKey, topic_of_fact
 from remora.jobs.cleanup import WorkingMemoryCleanup
-from remora.jobs.durations import CompactionDurations
-from remora.jobs.fact_answers import KnownFact
-from remora.jobs.facts import FactsHandler
+from remora.jobs.facts import FactsHandler, KnownFact
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.jobs.flush import FlushHandler, count_new_messages
 from remora.jobs.memories import RecordHandler, count_new_memories
 from remora.jobs.prune import PruneHandler
-from remora.jobs.repair import Resummarizer
 from remora.jobs.rows import IndexAccess
-from remora.jobs.summarize import SummarizeHandler
+from remora.jobs.summarize import CompactionDurations, Resummarizer, SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.logging import get_logger
 from remora.models.breaker import CircuitBreaker

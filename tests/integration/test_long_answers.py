@@ -14,7 +14,7 @@ from remora import Config, Line, Runtime
 from remora.actors.session.messages import Resummarize
 from remora.config import SupervisorConfig
 from remora.ids import SessionKey
-from remora.jobs.repair import Resummarizer
+from remora.jobs.summarize import Resummarizer
 from remora.models.breaker import CircuitBreaker
 from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal

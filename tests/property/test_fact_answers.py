@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import ModelAnswerInvalid
-from remora.jobs.fact_answers import (
+from remora.jobs.facts import (
     ExtractedFact,
     FactLimits,
     parse_facts,
