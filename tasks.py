@@ -16,7 +16,7 @@ coverage, mutants, bench, build (sdist, wheel and SBOM, made twice and tried by 
 checklist, browser and pooler (Debian's Chromium and PgBouncer, for root).
 Words after the task go to the tool, as in ``python3 tasks.py test -k recall``; ``quick --since
 main`` looks at what differs from a commit.
-Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
+Tests run in three processes for two CPUs; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
 ``soak 60`` is an hour of mixed load with faults and kills, ``memory-soak 60`` an hour of load on
@@ -86,16 +86,19 @@ NOT_NIGHTLY = ("-m", "not nightly")
 
 
 def pytest(*words: str, **environment: str) -> None:
-    """Run tests, in as many processes as there are CPUs."""
+    """Run tests in several processes."""
     setup()
-    workers = ("-n", str(cpus()), "--dist", "worksteal")
-    run(PYTHON, "-m", "pytest", *workers, *words, **environment)
+    spread = ("-n", str(workers()), "--dist", "worksteal")
+    run(PYTHON, "-m", "pytest", *spread, *words, **environment)
 
 
-def cpus() -> int:
-    """How many this process may use; eight at most, as each needs some 300 MB for its tests."""
+def workers() -> int:
+    """How many processes run tests: eight at most, as each needs some 300 MB.
+
+    Three run on two CPUs: a test waits for a third of its time, for disks and other processes.
+    """
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(usable, 8)
+    return min(max(usable * 3 // 2, 1), 8)
 
 
 def quick(*words: str) -> None:
@@ -143,9 +146,9 @@ def coverage(*words: str) -> None:
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     measured = (PYTHON, "-m", "coverage")
-    workers = ("-n", str(cpus()), "--dist", "worksteal", "-p", "tools.coverage_contexts")
+    spread = ("-n", str(workers()), "--dist", "worksteal", "-p", "tools.coverage_contexts")
     try:
-        run(*measured, "run", "-m", "pytest", *workers, *NOT_NIGHTLY, *words)
+        run(*measured, "run", "-m", "pytest", *spread, *NOT_NIGHTLY, *words)
     finally:  # what the others execute is known though one has failed
         run(*measured, "combine", "--quiet")
         run(*measured, "report", "--skip-covered", "--skip-empty")
