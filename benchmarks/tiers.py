@@ -134,7 +134,9 @@ async def timed(run: Callable[[int], Awaitable[object]], repetitions: int) -> di
     return {"p50_ms": statistics.median(took), "p95_ms": percentile(took, 0.95)}
 
 
-async def measure(directory: Path, users: int, rows: int, repetitions: int) -> dict[str, Any]:
+async def measure(
+    directory: Path, users: int, rows: int, repetitions: int, loaders: int
+) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "rows": rows,
         "users": users,
@@ -166,16 +168,16 @@ async def measure(directory: Path, users: int, rows: int, repetitions: int) -> d
             while True:
                 await table["full context"](n)
                 served += 1
-                n += LOADERS
+                n += loaders
 
         async with anyio.create_task_group() as tasks:
-            for place in range(LOADERS):
+            for place in range(loaders):
                 tasks.start_soon(load, place)
             await anyio.sleep(1)
             began, already = time.perf_counter(), served
             for name, run in table.items():
                 figures[name]["loaded"] = await timed(run, max(repetitions // 4, 5))
-                say(f"{name}: beside {LOADERS} loads {figures[name]['loaded']}")
+                say(f"{name}: beside {loaders} loads {figures[name]['loaded']}")
             figures["contexts_per_s"] = (served - already) / (time.perf_counter() - began)
             tasks.cancel_scope.cancel()
     return figures
@@ -220,8 +222,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--smoke", action="store_true", help="a few hundred rows: does it run?")
     arguments = parser.parse_args()
+    loaders = LOADERS
     if arguments.smoke:
         arguments.rows, arguments.users, arguments.repetitions = 400, 10, 5
+        loaders = 4
     if arguments.savings and not arguments.savings.is_file():
         say(f"skipped: there is no {arguments.savings}")
         return 0
@@ -243,14 +247,19 @@ def main() -> int:
             table.add_row("all", "", "", f"{figures['saving']:.1%}")
         else:
             figures = anyio.run(
-                measure, Path(directory), arguments.users, arguments.rows, arguments.repetitions
+                measure,
+                Path(directory),
+                arguments.users,
+                arguments.rows,
+                arguments.repetitions,
+                loaders,
             )
             table = Table(
                 "operation",
                 "the document, ms",
                 "idle p50",
                 "idle p95",
-                f"beside {LOADERS} loads p50",
+                f"beside {loaders} loads p50",
                 "p95",
             )
             for name, said in SAID.items():

@@ -1,4 +1,4 @@
-"""A server that replays conversations, and then appends as fast as it can.
+"""A server that replays conversations, and then appends some hundred messages a second.
 
     python -m tests.replaying DIRECTORY DATA
 
@@ -36,7 +36,8 @@ MESSAGES = 240  # of the longest session
 WRITERS = 4
 _HELD, _FAILS = "(held)", "please fail"
 _AFTER = 24  # messages after the one that fails: the page shows its newest 20 compactions at first
-_LIVE = 150  # messages of a session that is written at full rate
+_LIVE = 50  # messages of a session that is written beside the page
+_PAUSE_S = 0.01  # of a writer, after each
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -145,12 +146,13 @@ async def hold(runtime: Runtime, user: str, chats: Sequence[Any], model: Model) 
 
 
 async def write(runtime: Runtime, user: str, chats: Sequence[Any]) -> None:
-    """Append as fast as the memory takes it, in one session after the other."""
+    """Append without end, in one session after the other."""
     texts = (plain_text(one) or "none" for one in cycle(chats))  # without their times: it is now
     for number in count():
         chat = runtime.session(user, f"live {number}")
         for text in islice(texts, _LIVE):
             await chat.append({"role": "user", "content": text})
+            await anyio.sleep(_PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ __all__ = ["Notes", "Talk", "Verdict", "add_verdicts"]
 
 _MESSAGES = 40  # of one session; then its writer begins another one
 _AGAIN_S = 0.02
+_PAUSE_S = 0.01  # at the most, after an append: at full rate the machine does nothing else
 _MOST = 200_000
 
 
@@ -115,6 +116,7 @@ class Talk:
                     break
                 text = f"{session.name} {number}"
                 await self._append(session, chat, text, keyed=self._rng.random() < 0.7)
+                await asyncio.sleep(self._rng.random() * _PAUSE_S)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 

@@ -35,7 +35,7 @@ from tests.faults.kills import ROOT, work_and_kill
 from tests.filled import CONFIG, PLAIN, poison
 from tests.sqlite import BreakableConnection
 
-__all__ = ["count_steps", "in_database", "kill_at", "make", "spread"]
+__all__ = ["count_steps", "in_database", "kill_at", "make"]
 
 _OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FILE_EVENTS = frozenset(
@@ -162,12 +162,6 @@ def count_steps(*words: object) -> int:
 def kill_at(step: int, *words: object) -> None:
     """Do the work up to a step, where the process is killed."""
     work_and_kill("-m", "tests.faults.copy_kills", "--at", step, *words)
-
-
-def spread(steps: int, kills: int) -> list[int]:
-    """The numbers of so many steps, from the first to the last; of all if there are fewer."""
-    some = min(steps, kills)
-    return [1 + number * (steps - 1) // max(some - 1, 1) for number in range(some)]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""``kill -9`` of a process that exports, imports, divides or moves a memory, step by step: what was
-there is there, once, and the same command ends what was begun. The nightly run kills at each step.
+"""``kill -9`` of a process that exports, imports, divides or moves a memory, at some step: what was
+there is there, once, and the same command ends what was begun. Each run draws the step, the nightly
+one tries them all.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import itertools
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,16 +25,23 @@ from remora.maintenance.verify import verify
 from remora.storage.copying import TABLES
 from remora.storage.postgres.copying import DatabaseRows
 from tests.copies import copy_memory
-from tests.faults.copy_kills import count_steps, in_database, kill_at, make, spread
-from tests.faults.kills import kills_of
+from tests.faults.copy_kills import count_steps, in_database, kill_at, make
 from tests.filled import CONFIG, PLAIN, Templates, look, looked
 from tests.postgres import Cluster
 from tests.sqlite import rows_of
 
 # processes are waited for, and files are looked at, while nothing else runs
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
-ALL, FEW = 1_000, 3  # steps at which a test kills, in the nightly run and otherwise
+Choose = Callable[[int], list[int]]
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["one", "all"])
+def chosen(request: pytest.FixtureRequest, new_seeds: Choose) -> Choose:
+    """The steps, of so many, at which a process is killed: all of them, or one of this run's."""
+    if request.param:
+        return lambda count: list(range(1, count + 1))
+    return lambda count: [1 + seed % count for seed in new_seeds(1)]
 
 
 async def exported(runtime: remora.Runtime, path: Path) -> Counter[str]:
@@ -65,10 +74,9 @@ def content(path: Path) -> Any:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
 
 
-@kills_of(ALL)
 @pytest.mark.parametrize("name", ["export.jsonl", "export"])
 async def test_an_export_is_whole_or_not_there(
-    templates: Templates, tmp_path: Path, name: str, kills: int
+    templates: Templates, tmp_path: Path, name: str, chosen: Choose
 ) -> None:
     """S4.25, S4.37, G4: whatever has the name of an export is one; the memory is what it was."""
     memory, path = tmp_path / "memory", tmp_path / name
@@ -76,7 +84,7 @@ async def test_an_export_is_whole_or_not_there(
     steps = count_steps("export", memory, path)
     whole = content(path)
     assert whole
-    for step in spread(steps, max(kills, FEW)):
+    for step in chosen(steps):
         for old in (True, False):
             if not old:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -95,10 +103,9 @@ async def test_an_export_is_whole_or_not_there(
 # -- import ----------------------------------------------------------------------------------------
 
 
-@kills_of(ALL)
 @pytest.mark.parametrize("name", ["export.jsonl", "export"])
 async def test_an_import_goes_on(
-    templates: Templates, tmp_path: Path, name: str, kills: int
+    templates: Templates, tmp_path: Path, name: str, chosen: Choose
 ) -> None:
     """S4.25, S4.37, G1, G4: a session is there as a whole or not at all, and the same import brings
     the others.
@@ -115,7 +122,7 @@ async def test_an_import_goes_on(
         parts = {key: await runtime.session(*key).export() for key in keys}
         counts = await runtime.counts()
         rows = sorted(await (await runtime.internals.long_term()).row_ids())
-    for step in spread(steps, max(kills, FEW)):
+    for step in chosen(steps):
         target = tmp_path / f"target-{step}"
         kill_at(step, "import", target, path)
         async with make(target, CONFIG) as runtime:
@@ -140,10 +147,9 @@ async def sessions(runtime: remora.Runtime, who: Any) -> Any:
 # -- into another number of shards -----------------------------------------------------------------
 
 
-@kills_of(ALL)
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 2), (2, 1)])
 async def test_a_division_goes_on(
-    templates: Templates, tmp_path: Path, before: int, after: int, kills: int
+    templates: Templates, tmp_path: Path, before: int, after: int, chosen: Choose
 ) -> None:
     """G1, G4: an application that starts finds everything, and so does one after the command was
     given again. Nothing is left of the other copy.
@@ -155,7 +161,7 @@ async def test_a_division_goes_on(
     done = copy_memory(memory, tmp_path / "done")
     steps = count_steps("reshard", done, after)
     names = {one.name for one in done.iterdir()}
-    for step in spread(steps, max(kills, FEW)):
+    for step in chosen(steps):
         left = copy_memory(memory, tmp_path / "left")
         kill_at(step, "reshard", left, after)
         started = copy_memory(left, tmp_path / "started")
@@ -190,9 +196,8 @@ async def which_counts(directory: Path, config: remora.Config) -> list[dict[str,
     return found
 
 
-@kills_of(ALL)
 async def test_a_move_goes_on(
-    cluster: Cluster, templates: Templates, tmp_path: Path, kills: int
+    cluster: Cluster, templates: Templates, tmp_path: Path, chosen: Choose
 ) -> None:
     """S2.04, G1, G4: the memory is in one of the two places, or refused in both until the same
     command has ended what was begun; every row is as it was.
@@ -204,7 +209,7 @@ async def test_a_move_goes_on(
     done = copy_memory(memory, tmp_path / "done")
     there = count_steps("move", done, "postgresql", 1, cluster.dsn(), schema)
     back = count_steps("move", done, "directory", 1, cluster.dsn(), schema)
-    places = itertools.zip_longest(spread(there, max(kills, FEW)), spread(back, max(kills, FEW)))
+    places = itertools.zip_longest(chosen(there), chosen(back))
     for step, step_back in places:
         path, schema = copy_memory(memory, tmp_path / "path"), f"killed_{next(_numbers)}"
         config = in_database(CONFIG, cluster.dsn(), schema)
@@ -230,9 +235,8 @@ def is_back(path: Path) -> bool:
     return (path / "journal.db").exists() and not (path / "moving.json").exists()
 
 
-@kills_of(ALL)
 async def test_a_move_into_shards_goes_on(
-    cluster: Cluster, templates: Templates, tmp_path: Path, kills: int
+    cluster: Cluster, templates: Templates, tmp_path: Path, chosen: Choose
 ) -> None:
     """S2.04, S2.31, G1, G4: all rows are in PostgreSQL, once, when the same command has ended."""
     memory = tmp_path / "memory"
@@ -242,7 +246,7 @@ async def test_a_move_into_shards_goes_on(
     schema = f"shards_{next(_numbers)}"
     done = copy_memory(memory, tmp_path / "done")
     steps = count_steps("move", done, "postgresql", 2, cluster.dsn(), schema)
-    for step in spread(steps, max(kills, FEW)):
+    for step in chosen(steps):
         path, schema = copy_memory(memory, tmp_path / "path"), f"shards_{next(_numbers)}"
         kill_at(step, "move", path, "postgresql", 2, cluster.dsn(), schema)
         config = in_database(PLAIN, cluster.dsn(), schema, shards=2)

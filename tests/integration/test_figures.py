@@ -98,7 +98,7 @@ async def test_every_mode_of_control(tmp_path: Path) -> None:
 
 def test_tiers_are_measured(tmp_path: Path) -> None:
     """S2.32: the benchmark of the latency table measures every operation of the document, idle and
-    beside 32 loads.
+    beside other loads.
     """
     figures = tmp_path / "figures.json"
     printed("benchmarks.tiers", "--smoke", "--json", figures)

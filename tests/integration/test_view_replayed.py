@@ -1,4 +1,4 @@
-"""Every part of the page in a real browser, while a server replays conversations at full rate.
+"""Every part of the page in a real browser, while a server replays conversations and writes on.
 
 The conversations are those that remora makes itself (`benchmarks.synthetic`). Where
 ``REMORA_CONVERSATIONS`` names another file, LoCoMo's for instance, they are those as well. Where

@@ -52,7 +52,7 @@ def test_seeds_keep_every_guarantee(
 def small_cases() -> list[Case]:
     """Cases with longer programs, whose sessions compact often."""
     small = [seed for seed in range(960) if not draw_settings(seed).roomy]
-    return [draw_case(seed, size=40) for seed in small[:120]]
+    return [draw_case(seed, size=40) for seed in small[:60]]
 
 
 def rests_on_the_range(shown: Shown) -> bool:
