@@ -390,27 +390,6 @@ async def _in_reach(
 
 
 @contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Hold the lock of a temporary directory.
-
-    Raises:
-        BlockingIOError: another process holds it.
-    """
-    descriptor = open_private(place / "lock", os.O_RDWR)
-    with closing(descriptor):
-        lock_file(descriptor)
-        yield
-
-
-def _is_held(place: Path) -> bool:
-    try:
-        with _locked(place):
-            return False
-    except BlockingIOError:
-        return True
-
-
-@contextmanager
 def _place_in(directory: Path) -> Iterator[Path]:
     """A temporary directory in the memory directory; those that killed imports left are removed.
 
@@ -420,14 +399,42 @@ def _place_in(directory: Path) -> Iterator[Path]:
     with ExitStack() as held:
         try:
             for left in directory.glob(f"{_COPY}*"):
-                if not _is_held(left):  # held: its import goes on
+                with (
+                    suppress(BlockingIOError, FileNotFoundError),
+                    _locked(left),
+                ):  # held: it goes on
                     shutil.rmtree(left, ignore_errors=True)
-            temporary = tempfile.TemporaryDirectory(prefix=_COPY, dir=directory)
-            place = Path(held.enter_context(temporary))
-            held.enter_context(_locked(place))
+            place = _make_place(directory, held)
         except OSError as e:
             raise StorageError(f"{directory} cannot be written: {e.strerror or e}") from e
         yield place
+
+
+def _make_place(directory: Path, held: ExitStack) -> Path:
+    """A new temporary directory, locked; another import may remove one before it is."""
+    while True:
+        with ExitStack() as made:
+            temporary = tempfile.TemporaryDirectory(
+                prefix=_COPY, dir=directory, ignore_cleanup_errors=True
+            )
+            place = Path(made.enter_context(temporary))
+            with suppress(BlockingIOError, FileNotFoundError):
+                if os.fstat(made.enter_context(_locked(place))).st_nlink:
+                    held.enter_context(made.pop_all())
+                    return place
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[int]:
+    """Hold the lock of a temporary directory; yields the descriptor of its file.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    descriptor = open_private(place / "lock", os.O_RDWR)
+    with closing(descriptor):
+        lock_file(descriptor)
+        yield descriptor
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
