@@ -32,12 +32,12 @@ from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
+from remora.storage.files import unusable_directory
 from remora.storage.lance.allocators import limit_arenas
 from remora.storage.layout import check_unsharded, end_division, is_dividing
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
-from remora.storage.private import unusable_directory
 
 _logger = get_logger(__name__)
 

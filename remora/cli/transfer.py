@@ -52,8 +52,8 @@ from remora.runtime.threads import run_in_thread
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import check_path
 from remora.storage.export.transfer import TransferReport
+from remora.storage.files import open_private
 from remora.storage.ports import JournalCounts
-from remora.storage.private import open_private
 from remora.storage.records import MessageRange
 from remora.system.forks import closing
 from remora.system.locks import lock_file

@@ -17,13 +17,13 @@ from remora.maintenance.offline import JOURNAL, offline
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import location_of
 from remora.storage.copying import OWN_SETTINGS, compare_rows, copy_rows
+from remora.storage.journal_port import running, running_journal
 from remora.storage.lance.objects import ObjectStore
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions, versions_setting
 from remora.storage.layout import MOVING_SETTING, ShardLayout, ShardPlace
 from remora.storage.membership import Placement
 from remora.storage.ports import JournalCounts
-from remora.storage.running import running, running_journal
 from remora.storage.sqlite.attachments import read_attachments
 from remora.storage.sqlite.copying import JournalRows, find_last_sid, read_settings
 

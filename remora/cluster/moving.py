@@ -49,8 +49,8 @@ from remora.logging import get_logger
 from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
-from remora.storage.atomic import make_empty, sync_tree
 from remora.storage.copying import compare_rows, copy_rows
+from remora.storage.files import make_empty, make_private_directory, sync_tree
 from remora.storage.lance.objects import is_object_store
 from remora.storage.layout import (
     MOVING_SETTING,
@@ -63,7 +63,6 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts
-from remora.storage.private import make_private_directory
 from remora.storage.sqlite.copying import JournalRows, read_settings, write_settings
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.system.files import sync_path

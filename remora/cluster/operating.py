@@ -24,8 +24,8 @@ from remora.maintenance.offline import JOURNAL
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import WaitingErasure
+from remora.storage.journal_port import running_journal
 from remora.storage.lock import own_directories
-from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.peek import peek_erasures, peek_jobs
 

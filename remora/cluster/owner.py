@@ -39,8 +39,8 @@ from remora.errors import DirectoryLocked, RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, Workers
+from remora.storage.files import open_private, unusable_directory
 from remora.storage.lock import ReadLock, keep_owner_file, lock_error
-from remora.storage.private import open_private, unusable_directory
 from remora.system.clock import boot_time
 from remora.system.forks import give_up_in_children, keep_in_children
 from remora.system.locks import lock_file, unlock_file

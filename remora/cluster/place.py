@@ -31,7 +31,7 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.services.answering import socket_name
-from remora.storage.private import (
+from remora.storage.files import (
     make_private_directory,
     open_private,
     refuse_links,

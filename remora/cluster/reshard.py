@@ -41,8 +41,9 @@ from remora.services.index_directory import (
     choose_directory,
     list_directories,
 )
-from remora.storage.atomic import make_empty, sync_tree
 from remora.storage.copying import compare_rows
+from remora.storage.files import make_empty, sync_tree
+from remora.storage.journal_port import running
 from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import versions_setting
@@ -58,7 +59,6 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import own_directories
 from remora.storage.ports import Finding, JournalCounts, MemoryRow, Vector
-from remora.storage.running import running
 from remora.storage.sqlite.attachments import copy_attachments
 from remora.storage.sqlite.copying import (
     JournalRows,

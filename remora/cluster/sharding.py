@@ -15,6 +15,7 @@ from remora.config import ClusterConfig
 from remora.errors import ConfigError, DirectoryLocked, DirectoryUnusable, InvalidInput
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
+from remora.storage.files import unusable_directory
 from remora.storage.layout import (
     MAX_SHARDS,
     ShardLayout,
@@ -25,7 +26,6 @@ from remora.storage.layout import (
     write_layout,
 )
 from remora.storage.lock import DirectoryLock, wait_for_lock
-from remora.storage.private import unusable_directory
 from remora.system.locks import CAN_SHARE
 
 DEFAULT_SHARDS = 8

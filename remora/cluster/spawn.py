@@ -29,7 +29,7 @@ from remora.cluster.target import Target
 from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
 from remora.logging import get_logger
-from remora.storage.private import open_private, unusable_directory
+from remora.storage.files import open_private, unusable_directory
 from remora.system.clock import boot_time
 from remora.system.files import read_whole, write_whole
 from remora.system.forks import closing

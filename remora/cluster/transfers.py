@@ -15,11 +15,10 @@ from remora.errors import InvalidInput, StorageError
 from remora.runtime.concurrency import Progress, run_to_end
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import TransferParts
-from remora.storage.atomic import copy_target
 from remora.storage.export.targets import check_target
 from remora.storage.export.transfer import TransferReport
+from remora.storage.files import copy_target, make_private_directory
 from remora.storage.layout import ShardLayout, write_layout
-from remora.storage.private import make_private_directory
 
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport

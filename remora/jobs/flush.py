@@ -34,7 +34,7 @@ from remora.runtime.jobs import Job, JobAttempt, JobResult
 from remora.runtime.locks import SharedLocks
 from remora.runtime.probes import probe
 from remora.runtime.threads import compute_apart
-from remora.storage.damage import read_undamaged
+from remora.storage.journal_port import read_undamaged
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import NEIGHBOURS, MemoryRow, Scope, Vector
 from remora.storage.records import (

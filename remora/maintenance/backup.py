@@ -20,15 +20,14 @@ import msgspec
 
 from remora.config import Config, Secret
 from remora.errors import StorageError
-from remora.maintenance.align import align_index
+from remora.maintenance.compare import align_index
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
 from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
-from remora.storage.atomic import copy_target
 from remora.storage.attachments import copy_files, list_names
+from remora.storage.files import copy_target, make_private_directory
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts
-from remora.storage.private import make_private_directory
 from remora.storage.sqlite.attachments import remove_unreferred
 from remora.storage.sqlite.backup import snapshot
 

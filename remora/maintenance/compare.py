@@ -1,4 +1,4 @@
-"""Compare long-term memory with the journal (G7).
+"""Compare long-term memory with the journal (G7), and make it agree.
 
 Long-term memory is an index over the journal, so the journal says which rows must exist:
 
@@ -16,6 +16,10 @@ Rows that a waiting job will write or remove are no differences, nor are rows th
 would write: dead letters are listed and retried separately. Rows of messages that retention removed
 from the journal stay.
 
+`align_index`, for repairs and for the copy that a backup makes, removes rows that the journal does
+not have. For missing rows it requests a rebuild: the next start writes them
+(`services/rebuild.py`).
+
 Requires exclusive access: jobs in flight would be reported as damage. The
 rows of one user are in memory at a time.
 """
@@ -23,7 +27,7 @@ rows of one user are in memory at a time.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import msgspec
@@ -33,10 +37,14 @@ from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.ids import Digests, SessionKey, UserKey, entry_id, memory_of_row, row_id
 from remora.jobs.rows import MEMORY_TYPES
+from remora.maintenance.offline import Offline
 from remora.runtime.concurrency import Progress
 from remora.runtime.jobs import Job
-from remora.storage.damage import read_undamaged
+from remora.runtime.log import commit_records
+from remora.services.index_directory import request_rebuild
+from remora.storage.journal_port import read_undamaged
 from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
+from remora.storage.lance.store import LanceStore
 from remora.storage.pending import first_row_written
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
@@ -468,3 +476,60 @@ def _ranges(seqs: Sequence[int]) -> str:
 def _in(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
     place = bisect_right(ranges, (seq, _LAST)) - 1
     return place >= 0 and ranges[place][0] <= seq <= ranges[place][1]
+
+
+class Alignment(msgspec.Struct, frozen=True):
+    """The result of an alignment.
+
+    Attributes:
+        rows: rows that long-term memory holds.
+        removed: rows that were removed, by the kind of their finding.
+        missing: rows that the next start writes.
+        details: the missing rows, a line each.
+    """
+
+    rows: int
+    removed: Counter[str]
+    missing: int
+    details: tuple[str, ...]
+
+
+async def align_index(
+    memory: Offline,
+    store: LanceStore,
+    *,
+    journal_intact: bool = True,
+    progress: Progress | None = None,
+) -> Alignment:
+    """Remove surplus rows, and request a rebuild if rows are missing; idempotent.
+
+    Args:
+        memory: a directory with exclusive access.
+        store: its long-term memory.
+        journal_intact: see `compare_index`.
+        progress: see `compare_index`.
+
+    Raises:
+        StorageError, LongTermError: some of it may be done; call again.
+    """
+    journal = memory.journal
+    removed: Counter[str] = Counter()
+    missing = 0
+    details: list[str] = []
+    async with memory.scan() as scan:
+        async for difference in compare_index(
+            journal, scan, whole=memory.whole, journal_intact=journal_intact, progress=progress
+        ):
+            finding = difference.finding
+            if difference.surplus:
+                places = [row.place for row in difference.surplus]
+                removed[finding.kind] += await store.delete_row_ids(difference.table, places)
+            if difference.missing:
+                missing += difference.missing
+                details.append(f"{finding.where}: {finding.detail}")
+            if difference.indexed is not None:
+                await commit_records(journal, [difference.indexed])
+        rows = scan.rows - removed.total()
+    if missing or not memory.whole:  # a rebuild in progress may have passed the rows that are lost
+        await request_rebuild(journal)
+    return Alignment(rows, removed, missing, tuple(details))

@@ -31,7 +31,6 @@ from remora.runtime.concurrency import Progress, map_concurrently
 from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
 from remora.services.archive import Renumbering
 from remora.services.parts import TransferParts
-from remora.storage.atomic import AtomicTarget
 from remora.storage.export.targets import open_writer
 from remora.storage.export.transfer import (
     FORMAT,
@@ -42,6 +41,7 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
+from remora.storage.files import AtomicTarget
 from remora.storage.records import (
     ENTRY_KIND,
     INSTRUCTION,

@@ -14,12 +14,12 @@ from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import Place, TableDirectory, list_directories, location_of
+from remora.storage.journal_port import running_journal
 from remora.storage.lance.objects import is_object_store
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions
 from remora.storage.layout import explain_missing
-from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import is_of_another_journal, mark_path, missing_commits, read_mark
 from remora.storage.sqlite.peek import peek_format

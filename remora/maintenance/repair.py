@@ -14,7 +14,7 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import JournalDamaged
-from remora.maintenance.align import align_index
+from remora.maintenance.compare import align_index
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
 from remora.runtime.concurrency import Progress

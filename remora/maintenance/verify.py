@@ -25,12 +25,12 @@ from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offl
 from remora.runtime.concurrency import Progress
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import Place, expects_rows
+from remora.storage.files import find_links
 from remora.storage.lance.copy import link_tables
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lock import ReadLock
 from remora.storage.ports import Finding, JournalCounts
-from remora.storage.private import find_links
 from remora.storage.sqlite.attachments import check_attachments
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.mark import accept_loss

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from remora.errors import InvalidInput
 from remora.logging import get_logger
-from remora.storage.atomic import AtomicTarget
+from remora.storage.files import AtomicTarget
 from remora.system.files import HAS_MODES, account
 from remora.system.locks import lock_file, open_to_lock
 

@@ -30,7 +30,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.meters import VerbMeters
-from remora.storage.past import read_instructions
+from remora.storage.lookups import read_instructions
 from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 

@@ -2,9 +2,10 @@
 
 It runs in the background while the runtime serves, and has five causes: another embedder, whose
 vectors need a new directory; digests that get a key; a directory that is gone; a table that was
-quarantined at opening; and a repair, or a backup, that found rows missing (`maintenance/align.py`).
-It goes actor by actor, and notes in the settings how far it came, so that the next start continues
-after a crash. Rows that exist are left alone; what is written twice is merged (G7).
+quarantined at opening; and a repair, or a backup, that found rows missing
+(`maintenance/compare.py`). It goes actor by actor, and notes in the settings how far it came, so
+that the next start continues after a crash. Rows that exist are left alone; what is written twice
+is merged (G7).
 
 Rows come from the journal, except for those of memory blocks, which are long-term memory's own, and
 those of messages that retention removed from the journal: they are copied from the old directory,

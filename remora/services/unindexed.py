@@ -56,7 +56,7 @@ from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.threads import run_in_thread
-from remora.storage.damage import read_undamaged
+from remora.storage.journal_port import read_undamaged
 from remora.storage.lookups import SessionPart
 from remora.storage.pending import NEIGHBOURS, first_row_written
 from remora.storage.ports import MemoryRow, Vector

@@ -37,7 +37,7 @@ from remora.messages.attachments import find_blobs
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
-from remora.storage.private import make_private_directory, open_private
+from remora.storage.files import make_private_directory, open_private
 from remora.system.files import replace, sync_file, sync_path
 
 ATTACHMENTS_KEY = "attachments_key"

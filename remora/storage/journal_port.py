@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar, runtime_checkable
 
+import anyio
 import msgspec
 
-from remora.errors import OwnershipLost
+from remora.errors import JournalDamaged, OwnershipLost
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
@@ -451,3 +453,55 @@ def check_owned(journal: Journal) -> None:
     """
     if lost := journal.statistics().lost:
         raise OwnershipLost(lost)
+
+
+async def read_undamaged(
+    journal: Journal, key: SessionKey, first: int, last: int
+) -> tuple[Sequence[Entry], dict[int, JournalDamaged]]:
+    """The messages `first`…`last` that can be read, in order; and why each other one cannot."""
+    found: list[Entry] = []
+    damaged: dict[int, JournalDamaged] = {}
+    spans = [(first, last)]
+    while spans:
+        first, last = spans.pop()
+        try:
+            found += await journal.read(key, first, last)
+        except JournalDamaged as e:
+            if first == last:
+                damaged[first] = e
+            else:
+                middle = (first + last) // 2
+                spans += [(middle + 1, last), (first, middle)]
+    return found, damaged
+
+
+AnyJournal = TypeVar("AnyJournal", bound=Journal)
+
+
+@asynccontextmanager
+async def running(run: Callable[[], Coroutine[object, object, object]]) -> AsyncIterator[None]:
+    """Run a function that does not end while the body runs, and cancel it at the end.
+
+    What the body raises is raised as it is, not in a group.
+    """
+    error: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield
+        except Exception as e:  # raised outside of the group, which would wrap it
+            error = e
+        tasks.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+@asynccontextmanager
+async def running_journal(journal: AnyJournal) -> AsyncIterator[AnyJournal]:
+    """Run an open journal, and close it at the end. What the body raises is raised as it is."""
+    try:
+        async with running(journal.run):
+            yield journal
+    finally:
+        with anyio.CancelScope(shield=True):
+            await journal.aclose()

@@ -21,7 +21,7 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.logging import get_logger
-from remora.storage.private import open_private
+from remora.storage.files import open_private
 from remora.system.files import replace, sync_file, sync_path
 
 SHARDS_FILE = "shards.json"

@@ -26,7 +26,7 @@ from remora.errors import DirectoryLocked
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
-from remora.storage.private import open_private, prepare_directory, unusable_directory
+from remora.storage.files import open_private, prepare_directory, unusable_directory
 from remora.system.forks import closing
 from remora.system.locks import lock_file, open_to_lock, unlock_file
 

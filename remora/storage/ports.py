@@ -20,7 +20,7 @@ from remora.storage.journal_port import (
     check_owned,
 )
 from remora.storage.listing import ListingPage, SessionListing, UserListing
-from remora.storage.past import earlier_buffer
+from remora.storage.lookups import earlier_buffer
 from remora.storage.pending import NEIGHBOURS
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from remora.ids import SessionKey, UserKey, key_digest, memory_id
 from remora.messages import Entry
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.runtime.log import commit_records
+from remora.storage.journal_port import running_journal
 from remora.storage.listing import ListingPage
 from remora.storage.lookups import IdLookup, KeyLookup, MemoryLookup, PastLookup
 from remora.storage.memory import MemoryJournal
@@ -45,7 +46,6 @@ from remora.storage.records import (
     Summary,
     Watermarks,
 )
-from remora.storage.running import running_journal
 from remora.testing.journal_fixtures import (
     CHAT,
     EVERYTHING,

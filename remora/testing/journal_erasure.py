@@ -14,6 +14,7 @@ from remora.storage.erasure_notes import (
     WORKING_KIND,
     encode_digest_keys,
 )
+from remora.storage.journal_port import running_journal
 from remora.storage.ports import Erasure, Journal
 from remora.storage.records import (
     Appended,
@@ -25,7 +26,6 @@ from remora.storage.records import (
     StateChanged,
     StateItem,
 )
-from remora.storage.running import running_journal
 from remora.testing.journal_fixtures import OpenJournal, open_runtime, user_message
 
 _pack = msgspec.msgpack.Encoder().encode

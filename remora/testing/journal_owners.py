@@ -22,6 +22,7 @@ from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, RemoraErr
 from remora.ids import SessionKey, key_digest
 from remora.runtime.jobs import Job
 from remora.runtime.log import commit_records
+from remora.storage.journal_port import running_journal
 from remora.storage.ports import Journal, Retention
 from remora.storage.records import (
     BufferMoved,
@@ -32,7 +33,6 @@ from remora.storage.records import (
     RecordSpec,
     Watermarks,
 )
-from remora.storage.running import running_journal
 from remora.testing.journal_fixtures import (
     CHAT,
     CommitFate,

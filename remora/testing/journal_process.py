@@ -16,7 +16,7 @@ import anyio.lowlevel
 
 from remora.errors import RemoraError
 from remora.runtime.log import commit_records
-from remora.storage.running import running_journal
+from remora.storage.journal_port import running_journal
 from remora.testing.journal_fixtures import CHAT, appended, open_actor, texts
 
 

@@ -29,6 +29,7 @@ from remora.ids import SessionKey, UserKey, turn_key, turn_root
 from remora.messages import Message, decode_chat
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone
 from remora.runtime.log import Write, commit_records
+from remora.storage.journal_port import running_journal
 from remora.storage.listing import ListingOrder, SessionListing
 from remora.storage.lookups import TurnLookup
 from remora.storage.ports import Retention
@@ -48,7 +49,6 @@ from remora.storage.records import (
     StateItem,
     Watermarks,
 )
-from remora.storage.running import running_journal
 from remora.testing.journal_commits import (
     a_fenced_write_is_not_stored,
     a_large_commit_is_stored_whole,

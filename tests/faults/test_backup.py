@@ -17,8 +17,8 @@ import pytest
 from remora import Config, Runtime
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance import backup as backups
-from remora.maintenance.align import align_index
 from remora.maintenance.backup import backup
+from remora.maintenance.compare import align_index
 from remora.maintenance.verify import verify
 from remora.storage.lance.copy import copy_tables
 from remora.testing import HashEmbedder

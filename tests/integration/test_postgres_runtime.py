@@ -29,12 +29,12 @@ from remora.errors import (
     SessionBusy,
     StorageError,
 )
+from remora.storage.journal_port import running_journal
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.connection import Address
 from remora.storage.postgres.opening import check_server, open_error
 from remora.storage.postgres.owners import read_owner
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS
-from remora.storage.running import running_journal
 from remora.testing import HashEmbedder
 from tests.patience import until
 from tests.postgres import Cluster, open_journal, running_cluster

@@ -19,10 +19,10 @@ from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import as_reranker
 from remora.runtime.log import commit_records
+from remora.storage.journal_port import running_journal
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Opened, SavedSession
-from remora.storage.running import running_journal
 from remora.testing import (
     FaultyChatModel,
     FaultyEmbedder,

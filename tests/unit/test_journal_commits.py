@@ -16,9 +16,9 @@ import pytest
 import remora
 from remora.messages import encode_message
 from remora.runtime.jobs import JobDone
+from remora.storage.journal_port import running_journal
 from remora.storage.ports import Write
 from remora.storage.records import Appended, BufferMoved, Watermarks
-from remora.storage.running import running_journal
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.writer import Rows

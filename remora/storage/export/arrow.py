@@ -31,8 +31,8 @@ from remora.storage.export.transfer import (
     UserExport,
     newer_format,
 )
+from remora.storage.files import make_private_directory
 from remora.storage.ports import MemoryRow, Vector
-from remora.storage.private import make_private_directory
 from remora.storage.records import MemoryItem, StateItem, Summary
 
 MEMORY_COLUMNS = (

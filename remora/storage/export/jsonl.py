@@ -30,7 +30,7 @@ from remora.storage.export.transfer import (
     UserExport,
     newer_format,
 )
-from remora.storage.private import open_private
+from remora.storage.files import open_private
 from remora.storage.records import MemoryItem, StateItem, Summary
 
 _TEXT = 200  # of an error, at most

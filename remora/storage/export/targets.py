@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from remora.errors import InvalidInput
-from remora.storage.atomic import AtomicTarget
 from remora.storage.export.arrow import ParquetReader, ParquetWriter
 from remora.storage.export.jsonl import JsonlReader, JsonlWriter
 from remora.storage.export.transfer import ExportHeader, ExportReader, ExportWriter
+from remora.storage.files import AtomicTarget
 
 _NO_DIRECTORY = frozenset({".json", ".ndjson", ".parquet", ".gz", ".zip", ".zst", ".csv", ".db"})
 

@@ -34,6 +34,7 @@ from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.threads import compute_in_thread, run_in_thread
+from remora.storage.files import make_private_directory
 from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
@@ -55,7 +56,6 @@ from remora.storage.ports import (
     Scope,
     Vector,
 )
-from remora.storage.private import make_private_directory
 
 if TYPE_CHECKING:
     from lancedb import AsyncTable

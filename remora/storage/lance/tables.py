@@ -21,7 +21,7 @@ from remora.logging import get_logger
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
-from remora.storage.identity import FilesGone, Identity
+from remora.storage.files import FilesGone, Identity
 from remora.storage.lance.directory import TABLE_PREFIX, shard_names, table_of
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState

@@ -63,16 +63,23 @@ from remora.storage.lookups import (
     PinnedLookup,
     SessionPart,
     TurnLookup,
+    earlier_buffer,
     entry_ranges,
     ids_by_place,
     messages_by_id,
     newest_instructions,
     numbered_ids,
+    read_instructions,
     select_facts,
 )
 from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
-from remora.storage.past import earlier_buffer, read_instructions
-from remora.storage.pending import first_message_needed
+from remora.storage.pending import (
+    ArchivedRange,
+    MessageSizes,
+    choose_oldest,
+    first_message_needed,
+    last_removable,
+)
 from remora.storage.records import (
     BLANK_CHAT,
     HOT_KEYS,
@@ -81,7 +88,6 @@ from remora.storage.records import (
     SavedUser,
     StateItem,
 )
-from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
 # -- the writing half of the journal in memory: group commit, and one owner at a time --------------
 

@@ -12,8 +12,7 @@ from remora.ids import SessionKey, UserKey, actor_key
 from remora.messages import Entry
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.runtime.log import Write
-from remora.storage.lookups import BufferStart, KeyedAppend
-from remora.storage.past import buffer_start_from
+from remora.storage.lookups import BufferStart, KeyedAppend, buffer_start_from
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import (
     BLANK_CHAT,

@@ -59,12 +59,14 @@ from remora.storage.lookups import (
     PinnedLookup,
     SessionPart,
     TurnLookup,
+    buffer_start_from,
+    earlier_buffer,
     entry_ranges,
     ids_by_place,
     messages_by_id,
     numbered_ids,
+    read_instructions,
 )
-from remora.storage.past import buffer_start_from, earlier_buffer, read_instructions
 from remora.storage.records import (
     BLANK_CHAT,
     ENTRY_KIND,

@@ -15,9 +15,14 @@ from remora.logging import get_logger
 from remora.messages.attachments import MAGIC
 from remora.storage.decoding import SEQ_MASK
 from remora.storage.journal_port import Retention
-from remora.storage.pending import first_message_needed
+from remora.storage.pending import (
+    ArchivedRange,
+    MessageSizes,
+    choose_oldest,
+    first_message_needed,
+    last_removable,
+)
 from remora.storage.records import Spec
-from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 from remora.storage.sql.queries import Query
 
 BATCH_MESSAGES = 1_000

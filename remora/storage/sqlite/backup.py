@@ -9,8 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
-from remora.storage.atomic import AtomicTarget
-from remora.storage.private import open_private
+from remora.storage.files import AtomicTarget, open_private
 from remora.storage.sqlite.peek import has_log, read_only_address
 
 _PAGES_AT_ONCE = 1_024

@@ -32,7 +32,7 @@ import msgspec
 from remora.config import Durability
 from remora.ids import actor_key
 from remora.logging import get_logger
-from remora.storage.private import open_private
+from remora.storage.files import open_private
 from remora.storage.rows import SEQ_BITS
 from remora.system.files import write_at
 

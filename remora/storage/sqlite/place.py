@@ -11,8 +11,7 @@ import os
 from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
-from remora.storage.identity import Identity
-from remora.storage.private import open_private
+from remora.storage.files import Identity, open_private
 from remora.storage.sqlite.mark import mark_path
 
 

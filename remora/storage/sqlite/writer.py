@@ -53,7 +53,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread, switch_as_before, switch_often
-from remora.storage.identity import FilesGone
+from remora.storage.files import FilesGone
 from remora.storage.queueing import OwnershipWatch, WriteQueue
 from remora.storage.records import ENTRY_KIND
 from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind, is_large
