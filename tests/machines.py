@@ -14,8 +14,7 @@ from pathlib import Path
 import anyio
 
 from remora.storage.membership import Placement
-from remora.storage.postgres.cluster import ClusterReader
-from remora.storage.postgres.owners import JournalOwner, read_owner
+from remora.storage.postgres.cluster import ClusterReader, JournalOwner, read_owner
 from tests.patience import until
 from tests.postgres import Cluster
 from tests.processes import bound

@@ -224,7 +224,7 @@ def _print_shards(console: Console, shards: Sequence[dict[str, Any]]) -> None:
 def _print_journal_owners(console: Console, arguments: argparse.Namespace, dsn: str) -> int:
     """Print who owns the journals in a database."""
     try:
-        from remora.storage.postgres.owners import read_owners  # noqa: PLC0415  # an extra
+        from remora.storage.postgres.cluster import read_owners  # noqa: PLC0415  # an extra
     except ImportError as e:
         raise InvalidInput(str(e)) from e
 

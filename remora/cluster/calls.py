@@ -57,7 +57,7 @@ from remora.services.parts import (
     Work,
     long_term_is_off,
 )
-from remora.storage.export.tables import table_from_bytes, table_to_bytes
+from remora.storage.export.arrow import table_from_bytes, table_to_bytes
 from remora.storage.export.transfer import MessageExport, SessionExport
 from remora.storage.records import Spec
 

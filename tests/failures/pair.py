@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import remora
-from remora.storage.postgres.owners import read_owner
+from remora.storage.postgres.cluster import read_owner
 from tests.failures.netns import OtherMachine
 from tests.failures.talk import Talk, Verdict, add_verdicts
 from tests.machines import Machine, ServingOwner, running_owner, write_certificate

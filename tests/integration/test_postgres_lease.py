@@ -32,8 +32,8 @@ from remora.errors import (
 )
 from remora.runtime.clock import SystemClock
 from remora.storage.postgres import PostgresJournal
+from remora.storage.postgres.cluster import JournalOwner, read_owner, read_owners
 from remora.storage.postgres.lease import Lease
-from remora.storage.postgres.owners import JournalOwner, read_owner, read_owners
 from remora.storage.postgres.schema import FORMAT
 from remora.system.clock import boot_time
 from tests.lease_owner import owner_process

@@ -31,9 +31,9 @@ from remora.errors import (
 )
 from remora.storage.journal_port import running_journal
 from remora.storage.postgres import PostgresJournal
+from remora.storage.postgres.cluster import read_owner
 from remora.storage.postgres.connection import Address
 from remora.storage.postgres.opening import check_server, open_error
-from remora.storage.postgres.owners import read_owner
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS
 from remora.testing import HashEmbedder
 from tests.patience import until
