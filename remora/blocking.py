@@ -25,9 +25,9 @@ import anyio.from_thread
 
 import remora
 from remora.api.health import Health
-from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
 from remora.api.threads import Mirror, call_on_loop, is_open, mirror, name_opening, original_of
 from remora.api.tools import MemoryTools as AsyncMemoryTools
+from remora.api.turn import Chunk, OnInterrupt, ReadChunk
 from remora.errors import InvalidInput, RemoraError
 from remora.faces import publish
 from remora.messages import Message, MessageLike, Receipt

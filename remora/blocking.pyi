@@ -18,10 +18,9 @@ from remora.api.keyed_state import StateValue
 from remora.api.memories import MemoryLike
 from remora.api.options import JournalLike
 from remora.api.runtime import Runtime as _AsyncRuntime
-from remora.api.session_buffer import BufferHit
-from remora.api.statistics import RuntimeStatistics
-from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
-from remora.api.turn import Query, Spoken
+from remora.api.session import BufferHit
+from remora.api.status import RuntimeStatistics
+from remora.api.turn import Chunk, OnInterrupt, Query, ReadChunk, Spoken
 from remora.api.user import WorkingHit
 from remora.cluster.connected import ConnectedRuntime as _Connected
 from remora.config import Config

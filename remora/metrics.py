@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from remora.api.health import Health
-from remora.api.statistics import RuntimeStatistics
+from remora.api.status import RuntimeStatistics
 from remora.errors import OwnershipLost, RuntimeClosed
 from remora.faces import publish
 from remora.runtime.meters import Histogram

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from remora.api.asking import ask_status
-from remora.api.status import MAX_SESSIONS, FullMailbox, RuntimeStatus, StatusQuestion
+from remora.api.status import MAX_SESSIONS, FullMailbox, RuntimeStatus, StatusQuestion, ask_status
 from remora.errors import InvalidInput
 from remora.faces import publish
 from remora.services.arguments import check_path, check_seconds

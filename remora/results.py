@@ -9,8 +9,8 @@ from __future__ import annotations
 from remora.actors.session.messages import SessionView
 from remora.actors.user.messages import UserView
 from remora.api.health import Health, HealthProblem
-from remora.api.session_buffer import BufferHit
-from remora.api.statistics import RuntimeStatistics
+from remora.api.session import BufferHit
+from remora.api.status import RuntimeStatistics
 from remora.api.tools import MemoryTools
 from remora.faces import publish
 from remora.maintenance.backup import BackupReport

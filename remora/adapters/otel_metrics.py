@@ -26,7 +26,7 @@ from remora.api.base import BaseRuntime, holder_of
 from remora.api.health import of_problems
 from remora.api.runtime import Runtime
 from remora.api.shards import built_of
-from remora.api.statistics import RuntimeStatistics
+from remora.api.status import RuntimeStatistics
 from remora.api.threads import original_of
 from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
 from remora.metrics import Family, families_of

@@ -13,7 +13,7 @@ from remora.api.health import Health
 from remora.api.operator import Operator
 from remora.api.session import Session
 from remora.api.shared import SharedScope
-from remora.api.statistics import RuntimeStatistics, add_figures
+from remora.api.status import RuntimeStatistics, add_figures
 from remora.api.user import User
 from remora.config import Config
 from remora.errors import InvalidInput, RemoraError

@@ -25,8 +25,7 @@ from remora.actors.user.messages import (
 )
 from remora.actors.user.working import pack_vector
 from remora.api.dead_letters import DeadLetters
-from remora.api.models import Models, build_models
-from remora.api.options import Options
+from remora.api.options import Models, Options, build_models
 from remora.api.queues import (
     Foundation,
     add_blocks,

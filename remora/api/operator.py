@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from remora.api.health import Health
-from remora.api.statistics import RuntimeStatistics, statistics_of
+from remora.api.status import RuntimeStatistics, statistics_of
 from remora.errors import InvalidInput, NotReady
 from remora.runtime.concurrency import Progress, run_to_end
 from remora.runtime.jobs import Job

@@ -23,8 +23,7 @@ from remora.actors.session.messages import Flush, Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE
 from remora.actors.user.messages import InspectUser, Synopsis, UserView
 from remora.actors.user.synopsis import SYNOPSIS_QUEUE
-from remora.api.models import Models
-from remora.api.options import Options
+from remora.api.options import Models, Options
 from remora.config import Config
 from remora.ids import SessionKey, UserKey, topic_of_fact
 from remora.jobs.cleanup import WorkingMemoryCleanup

@@ -8,8 +8,7 @@ import msgspec
 
 from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
-from remora.api.models import SharedModels
-from remora.api.options import Options
+from remora.api.options import Options, SharedModels
 from remora.api.runtime import Runtime
 from remora.config import Config, Secret
 from remora.errors import ConfigError

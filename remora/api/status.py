@@ -1,27 +1,116 @@
-"""The state that a process with an open memory reports to other processes of the same account."""
+"""The counters of a runtime's parts, and its state as other processes of the account ask for it."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from heapq import nlargest
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import msgspec
 
 from remora.api.build import Internals
 from remora.api.health import Health, merge_health
-from remora.api.statistics import RuntimeStatistics, add_figures, statistics_of
+from remora.errors import DirectoryUnusable, OwnerUnreachable
 from remora.ids import SessionKey, UserKey
+from remora.jobs.facts import FactStatistics
+from remora.models.compression import CompressionStatistics
+from remora.recall.index_cache import UserIndexStatistics
+from remora.recall.reranking import RerankStatistics
+from remora.runtime.log import LogStatistics
+from remora.runtime.meters import Histogram, add_histograms
+from remora.runtime.passivation import RegistryStatistics
+from remora.runtime.schedule import TaskStatistics
+from remora.runtime.supervisor import SupervisorStatistics
 from remora.runtime.threads import run_in_thread
-from remora.services.answering import AnswerThread, start_answering
+from remora.services.answering import AnswerThread, socket_name, start_answering
+from remora.services.file_erasure import ErasureStatistics
+from remora.services.meters import VerbStatistics
 from remora.storage.journal_port import IndexesUses
+from remora.system.sockets import connect_socket
+
+Figures = TypeVar("Figures", bound=msgspec.Struct)
+_LARGEST = frozenset({"last_s", "oldest_s", "wal_held_s"})
+
+
+class RuntimeStatistics(msgspec.Struct, frozen=True):
+    """Every part's own counters.
+
+    Attributes:
+        registry: of the actors in memory.
+        log: of the journal.
+        supervisor: of background jobs.
+        schedule: of periodic tasks.
+        compression: of summaries, by the name of the strategy that made them.
+        user_index: of the users whose rows of long-term memory are held in memory.
+        erasures: of what `forget` erases.
+        reranking: of what the reranker did; zeros without one.
+        facts: of the facts that are extracted; zeros where none are.
+        verbs: how long appends, loads and recalls took.
+    """
+
+    registry: RegistryStatistics
+    log: LogStatistics
+    supervisor: SupervisorStatistics
+    schedule: dict[str, TaskStatistics]
+    compression: dict[str, CompressionStatistics]
+    user_index: UserIndexStatistics = UserIndexStatistics()
+    erasures: ErasureStatistics = ErasureStatistics()
+    reranking: RerankStatistics = RerankStatistics()
+    facts: FactStatistics = FactStatistics()
+    verbs: VerbStatistics = VerbStatistics()
+
+
+def statistics_of(parts: Internals) -> RuntimeStatistics:
+    """Return those of an open runtime, without I/O; any thread may ask."""
+    recall = parts.recall
+    return RuntimeStatistics(
+        parts.registry.statistics(),
+        parts.journal.statistics(),
+        parts.supervisor.statistics(),
+        parts.schedule.statistics(),
+        {meter.name: meter.statistics() for meter in parts.meters},
+        UserIndexStatistics() if recall is None else recall.index_statistics(),
+        parts.eraser.files.statistics(),
+        RerankStatistics() if recall is None else recall.rerank_statistics(),
+        FactStatistics() if parts.facts is None else parts.facts.statistics(),
+        parts.verbs.figures(Histogram() if recall is None else recall.seconds()),
+    )
+
+
+def add_figures(figures: Sequence[Figures]) -> Figures:
+    """Figures of the same kind, added: numbers are, texts stand one after another."""
+    names = figures[0].__struct_fields__
+    values = [_add(name, [getattr(one, name) for one in figures]) for name in names]
+    return type(figures[0])(*values)
+
+
+def _add(name: str, values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Histogram):
+        return add_histograms(values)
+    if isinstance(first, msgspec.Struct):
+        return add_figures(values)
+    if isinstance(first, Mapping):
+        keys = dict.fromkeys(key for one in values for key in one)
+        return {key: _add(key, [one[key] for one in values if key in one]) for key in keys}
+    if isinstance(first, bool):
+        return any(values)
+    if isinstance(first, str):
+        return "; ".join(dict.fromkeys(one for one in values if one))
+    if isinstance(first, tuple):
+        return tuple(item for one in values for item in one)
+    return max(values) if name in _LARGEST else sum(values)
+
+
+# -- the state that other processes of the same account ask for ------------------------------------
 
 Shown = TypeVar("Shown")
 MAX_SESSIONS = 1_000
@@ -108,7 +197,7 @@ class TellsStatus(Protocol):
     status: Callable[[StatusQuestion], RuntimeStatus] | None
 
 
-_decode = msgspec.json.Decoder(StatusQuestion).decode
+_decode_question = msgspec.json.Decoder(StatusQuestion).decode
 
 
 @asynccontextmanager
@@ -136,7 +225,7 @@ async def answering(
         return
 
     def answer(line: bytes) -> bytes:
-        return msgspec.json.encode(status(_decode(line)))
+        return msgspec.json.encode(status(_decode_question(line)))
 
     thread = await run_in_thread(start_answering, directory, answer)
     try:
@@ -248,3 +337,112 @@ def _compactions(
         return ()
     key = SessionKey(*session)
     return tuple(found for one in shards for found in one.compactions.of(key))
+
+
+# -- asking the process that has a memory open -----------------------------------------------------
+
+_PART_BYTES = 64 << 10
+_SOCKET = re.compile(r"owner-(\d+)\.sock")
+_MOST_BYTES = 8 << 20
+
+
+def find_answering(directory: Path) -> list[int]:
+    """The numbers of the processes that answer for a directory; that of the first always is."""
+    try:
+        names = [one.name for one in directory.iterdir()]
+    except OSError:
+        return [0]
+    found = [match for one in names if (match := _SOCKET.fullmatch(one))]
+    return [0, *sorted(int(one[1]) for one in found)]
+
+
+def ask_owner(directory: Path, question: bytes, limit_s: float, number: int = 0) -> bytes | None:
+    """Ask one line; returns the line that is answered. Blocks, at most for `limit_s`.
+
+    Args:
+        directory: the memory's.
+        question: without the end of the line.
+        limit_s: seconds to wait for the answer.
+        number: of the process among those that own the memory together.
+
+    Returns:
+        None if no process answers: none has it open, or it is a release of remora that does not.
+
+    Raises:
+        DirectoryUnusable: there is no such directory, or this account may not look into it.
+        OwnerUnreachable: the process does not answer, or belongs to another account.
+    """
+    _check_directory(directory)
+    try:
+        return _exchange(directory / socket_name(number), question + b"\n", limit_s)
+    except OwnerUnreachable:  # of another account
+        raise
+    except (FileNotFoundError, ConnectionRefusedError):  # none, or one that was killed
+        return None
+    except TimeoutError as e:
+        raise OwnerUnreachable(
+            f"the process that has {directory} open did not answer within {limit_s:g} s"
+        ) from e
+    except PermissionError as e:
+        raise DirectoryUnusable(
+            f"{directory} is not this account's: {e.strerror}", path=directory
+        ) from e
+    except ConnectionError as e:
+        raise OwnerUnreachable(
+            f"the process that has {directory} open closed the connection: it is about to close, "
+            "or too many ask"
+        ) from e
+    except OSError as e:
+        raise OwnerUnreachable(f"the process that has {directory} open did not answer: {e}") from e
+
+
+def _check_directory(path: Path) -> None:
+    try:
+        is_directory = path.is_dir()
+        next(path.iterdir(), None)
+    except PermissionError as e:
+        raise DirectoryUnusable(f"{path} cannot be read: {e.strerror}", path=path) from e
+    except OSError:
+        is_directory = False
+    if not is_directory:
+        raise DirectoryUnusable(f"there is no directory {path}", path=path)
+
+
+def _exchange(path: Path, question: bytes, limit_s: float) -> bytes:
+    """Ask one line; returns the line that is answered.
+
+    Raises:
+        TimeoutError: not in time.
+        OSError: nobody answers.
+        OwnerUnreachable: it is another account's process.
+    """
+    until = time.monotonic() + limit_s
+    with connect_socket(path, limit_s) as connection:
+        connection.sendall(question)
+        parts: list[bytes] = []
+        size = 0
+        while not parts or not parts[-1].endswith(b"\n"):
+            connection.settimeout(max(until - time.monotonic(), 0.001))
+            data = connection.recv(_PART_BYTES)
+            size += len(data)
+            if not data or size > _MOST_BYTES:
+                raise ConnectionAbortedError
+            parts.append(data)
+        return b"".join(parts)
+
+
+_decode_status = msgspec.json.Decoder(RuntimeStatus).decode
+
+
+def ask_status(directory: Path, question: StatusQuestion, limit_s: float) -> RuntimeStatus | None:
+    """Return what the process says, or several together if each owns a part; blocks.
+
+    See `ask_owner`, also for errors.
+    """
+    asked = msgspec.json.encode(question)
+    said = [ask_owner(directory, asked, limit_s, one) for one in find_answering(directory)]
+    try:
+        found = [_decode_status(one) for one in said if one is not None]
+        return merge_statuses(found) if found else None
+    except msgspec.DecodeError as e:
+        raise OwnerUnreachable(f"the process that has {directory} open did not answer: {e}") from e

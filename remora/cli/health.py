@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remora import observe
-from remora.api.statistics import RuntimeStatistics
+from remora.api.status import RuntimeStatistics
 from remora.cli import Commands
 from remora.cli.opening import memory_directory
 from remora.cli.render import named, print_json, printable

@@ -13,8 +13,16 @@ import msgspec
 
 from remora.api.deletion import Deletable, parse_deletion
 from remora.api.session import Session
-from remora.api.streaming import Chunk, OnInterrupt, ReadChunk, StreamedReply
-from remora.api.turn import Query, Spoken, TurnPhase, turn_not_open
+from remora.api.turn import (
+    Chunk,
+    OnInterrupt,
+    Query,
+    ReadChunk,
+    Spoken,
+    StreamedReply,
+    TurnPhase,
+    turn_not_open,
+)
 from remora.client.keyed_state import ClientState
 from remora.client.messages import (
     receipt_of,

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from remora.api.asking import ask_owner, ask_status
 from remora.api.runtime import Runtime
 from remora.api.shards import make_database_shards, make_shards
-from remora.api.status import StatusQuestion
+from remora.api.status import StatusQuestion, ask_owner, ask_status
 from remora.cluster.machines import Machines, parse_address, read_machines
 from remora.cluster.place import Place
 from remora.cluster.reading import without_long_term

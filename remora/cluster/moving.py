@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remora.api.shards import locate_shard
-from remora.api.statistics import add_figures
+from remora.api.status import add_figures
 from remora.cluster.journal_copy import JournalCopy, make_cluster, open_copy, read_cluster
 from remora.cluster.reshard import (
     NothingToDivide,

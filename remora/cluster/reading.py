@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from remora.api.base import BaseRuntime
-from remora.api.models import SharedModels
+from remora.api.options import SharedModels
 from remora.api.runtime import Runtime
 from remora.api.shards import change_options, options_of
 from remora.cluster.sharded import ShardedRuntime

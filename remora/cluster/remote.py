@@ -22,11 +22,10 @@ from remora.actors.user.messages import Synopsis
 from remora.api.base import BaseRuntime
 from remora.api.health import Health, HealthProblem, of_problems
 from remora.api.host import Host, HostTasks
-from remora.api.models import build_intake_models
-from remora.api.options import Options
+from remora.api.options import Options, build_intake_models
 from remora.api.runtime import Runtime
 from remora.api.shards import options_of
-from remora.api.statistics import RuntimeStatistics
+from remora.api.status import RuntimeStatistics
 from remora.cluster.calls import CALLS
 from remora.cluster.connection import Connection, Dial
 from remora.cluster.router import repeat_of

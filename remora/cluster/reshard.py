@@ -26,7 +26,7 @@ import anyio
 import msgspec
 
 from remora.api.shards import divide_config
-from remora.api.statistics import add_figures
+from remora.api.status import add_figures
 from remora.cluster.sharding import shard_of
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError

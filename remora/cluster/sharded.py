@@ -17,8 +17,7 @@ from remora.api.dead_letters import check_droppable, no_dead_letter, pick_dead_l
 from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.shards import make_shards, opened_parts, options_of
-from remora.api.statistics import RuntimeStatistics, add_figures
-from remora.api.status import TellsStatus, answering, make_status
+from remora.api.status import RuntimeStatistics, TellsStatus, add_figures, answering, make_status
 from remora.cluster.serving import Served
 from remora.cluster.sharding import WHOLE, ShardedDirectory, Share, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers

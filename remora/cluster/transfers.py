@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from remora.api.runtime import Runtime
-from remora.api.statistics import add_figures
+from remora.api.status import add_figures
 from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput, StorageError
 from remora.runtime.concurrency import Progress, run_to_end

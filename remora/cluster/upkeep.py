@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from remora.api.statistics import add_figures
+from remora.api.status import add_figures
 from remora.cluster.reading import MemoryReader
 from remora.cluster.sharding import find_shards, shard_of
 from remora.cluster.transfers import backup_shards

@@ -12,9 +12,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from remora.api.asking import ask_status
 from remora.api.health import Health
-from remora.api.status import FullMailbox, RuntimeStatus, StatusQuestion
+from remora.api.status import FullMailbox, RuntimeStatus, StatusQuestion, ask_status
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.models.compression import CompressionStatistics
 from remora.observe import ask
