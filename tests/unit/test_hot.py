@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from remora import Embedder
 from remora.actors.policies.bm25 import text_indices, words
+from remora.actors.policies.text_index import make_terms
 from remora.config import RecallConfig
 from remora.errors import LongTermError
 from remora.models.ports import embed_texts
@@ -495,6 +497,27 @@ def test_words() -> None:
         ("", []),
     ):
         assert words(text) == stems
+
+
+def test_words_of_lines_with_a_date() -> None:
+    lines = [
+        "(8 May 2023) User: I moved (again) to Lisbon.",
+        "User: I moved (again) to Lisbon.",
+        "(8 May 2023) ",
+        "(a) (b) (c) d",
+        "(8 мая 2023) Анна: Ἀθῆναι",
+        "(not closed",
+        "() ",
+    ]
+    texts = [*lines, "\n".join(lines)]
+    (index,) = text_indices([texts])
+    held = [Counter(words(text)) for text in texts]
+    for word in set().union(*held):
+        found = index.look_up(index.find(make_terms([word]).hashes))
+        assert dict(zip(found.places.tolist(), found.times.tolist(), strict=True)) == {
+            place: one[word] for place, one in enumerate(held) if one[word]
+        }
+    assert index.lengths.tolist() == [one.total() for one in held]
 
 
 def test_texts_without_words() -> None:

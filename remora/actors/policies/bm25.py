@@ -180,10 +180,23 @@ def _read(
         for line in text.split("\n"):
             mine = lines.get(line)
             if mine is None:
-                found_here = [
-                    number for word in numbers.split(line) if (number := numbers[word]) >= 0
-                ]
-                mine = lines[line] = array("q", found_here)
+                mine = lines[line] = _read_line(line, numbers, lines)
             found += mine
         lengths[place] = len(found) - before
     return np.array(found, np.int64), lengths
+
+
+def _read_line(line: str, numbers: _Numbers, lines: dict[str, array[int]]) -> array[int]:
+    """The numbers of a line's words; a line in a neighbourhood is often another without its date.
+
+    So the words behind a date are found once.
+    """
+    end = line.find(") ") + 2 if line.startswith("(") and len(line) <= _MOST_CHARS else 1
+    found = array("q")
+    for part in (line[:end], line[end:]) if end > 1 else (line,):
+        mine = lines.get(part)
+        if mine is None:
+            words = numbers.split(part)
+            mine = lines[part] = array("q", [n for word in words if (n := numbers[word]) >= 0])
+        found += mine
+    return found
