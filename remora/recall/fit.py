@@ -65,18 +65,23 @@ class _RecallLine(msgspec.Struct, frozen=True):
     """One recalled line, and where it came from.
 
     Attributes:
-        text: as it is shown.
         words: what was said or noted, as `same_words` gives it.
         tokens: of that.
         memory: if it is from long-term memory.
         working: if it is from working memory.
     """
 
-    text: str
     words: str
     tokens: int
     memory: Memory | None = None
     working: ScoredItem | None = None
+
+    def quote(self) -> str:
+        """The line as it is shown."""
+        if self.memory is not None:
+            return self.memory.line
+        assert self.working is not None
+        return working_line(self.working)
 
 
 class _RecallMessage(msgspec.Struct, frozen=True):
@@ -196,7 +201,7 @@ class ContextFitter:
                 whole if session is not None else (),
                 gathered,
                 entries,
-                self._recall_room(budget, around.tokens, shown.tokens),
+                self.recall_room(budget, around.tokens, shown.tokens),
                 said,
             ),
         )
@@ -219,7 +224,7 @@ class ContextFitter:
             working=tuple(one.working for one in recalled.lines if one.working is not None),
         )
 
-    def _recall_room(self, budget: int, around: int, conversation: int) -> int:
+    def recall_room(self, budget: int, around: int, conversation: int) -> int:
         """Tokens for what is recalled: its share, or more while the conversation is short.
 
         It is other text each time, which no prompt cache keeps.
@@ -376,18 +381,27 @@ class ContextFitter:
         """As many lines as fit, best first. The whole message is counted before it is taken."""
         left = room - self._counter.message_overhead - self._counter.count(recalled_text(()))
         taken: list[_RecallLine] = []
+        texts: list[str] = []
         left_out: list[_RecallLine] = []
         for one in lines:
-            cost = one.tokens + LINE_TOKENS + one.text.count("\\n")
-            (taken if cost <= left else left_out).append(one)
-            left -= cost if cost <= left else 0
+            cost = one.tokens + LINE_TOKENS
+            if cost <= left:  # many are not, and need no text
+                text = one.quote()
+                cost += text.count("\\n")
+            if cost <= left:
+                taken.append(one)
+                texts.append(text)
+                left -= cost
+            else:
+                left_out.append(one)
         while taken:
-            text = recalled_text([one.text for one in taken])
+            text = recalled_text(texts)
             message: ChatDict = {"role": self._quoted_role, "content": text}
             cost = count_message(self._counter, message)
             if cost <= room:
                 return _RecallMessage(message, taken, cost, left_out)
             left_out.append(taken.pop())
+            texts.pop()
         return _RecallMessage(left_out=left_out)
 
 
@@ -401,11 +415,11 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
     scored: list[tuple[float, int, _RecallLine]] = []
     best = max((memory.score for memory in gathered.memories), default=0.0)
     for place, memory in enumerate(gathered.memories):
-        line = _RecallLine(memory.line, same_words(memory.text), memory.tokens, memory=memory)
+        line = _RecallLine(same_words(memory.text), memory.tokens, memory=memory)
         scored.append((memory.score / best if best > 0 else 0.0, place, line))
     for place, found in enumerate(gathered.working):
         item = found.item
-        line = _RecallLine(working_line(found), same_words(item.text), item.tokens, working=found)
+        line = _RecallLine(same_words(item.text), item.tokens, working=found)
         scored.append((found.score, place, line))
     return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
 

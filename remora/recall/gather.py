@@ -95,7 +95,7 @@ async def gather(
     about: Sequence[Entry] | None,
     shown: Collection[tuple[str, int]],
     newest: int,
-    budget: int,
+    room: int,
 ) -> Gathered:
     """Ask all tiers.
 
@@ -108,7 +108,7 @@ async def gather(
         about: messages to show to memory blocks instead of the conversation.
         shown: messages not to recall, by session and number.
         newest: the number of the session's newest message; 0 if `shown` is not of the session.
-        budget: tokens of the context.
+        room: tokens of long-term memory to look at, at most.
     """
     found = Gathered()
 
@@ -141,7 +141,7 @@ async def gather(
                     scope=_COMMON,
                     without=shown,
                     newest=newest,
-                    max_tokens=budget,
+                    max_tokens=room,
                     relevance=config.recall.relevance,
                     report=unranked.append,
                 )

@@ -39,6 +39,7 @@ from remora.tokens import TokenCounter
 
 _logger = get_logger(__name__)
 _BYTES_IN_THREAD = 500_000  # of messages, from which on decoding them is a thread's work
+_CHOICE = 3  # times what fits is recalled: what the context says already is left out
 _MAX_FRONTS = 10_000  # sessions whose last front is remembered
 
 
@@ -163,7 +164,9 @@ class Planner:
             about=about,
             shown=shown,
             newest=snapshot.newest if own else 0,
-            budget=max_tokens,
+            room=min(
+                max_tokens, _CHOICE * self._fitter.recall_room(max_tokens, 0, snapshot.tokens)
+            ),
         )
         gathered.instructions = instructions
         gathered.report("instructions", source)
