@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -32,7 +31,6 @@ from remora import Config, Runtime
 from remora.cli.replay import percentile
 from remora.errors import MailboxFull, OutcomeUnknown
 from remora.ids import SessionKey
-from remora.runtime.log import Write
 from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.writer import Rows
@@ -73,8 +71,8 @@ class SlowJournal(SqliteJournal):
             await connection.execute("PRAGMA cache_size = -1024")
         await self._writer.create_function("pause", 1, time.sleep)
 
-    def _make_steps(self, rows: Rows, batch: Sequence[Write]) -> list[Step]:
-        steps = super()._make_steps(rows, batch)
+    def _make_steps(self, rows: Rows) -> list[Step]:
+        steps = super()._make_steps(rows)
         if steps and self.slow:
             steps.insert(0, Step("SELECT pause(?)", [(COMMIT_S + MESSAGE_S * rows.records,)]))
         return steps

@@ -121,6 +121,9 @@ class OutageLog:
         ended: the event of its end.
         monotonic: seconds that never go back.
         level: of failures.
+
+    Attributes:
+        lasts: something failed, and the end is not logged yet.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class OutageLog:
         self._ended = ended
         self._monotonic = monotonic
         self._level = level
+        self.lasts = False
         self._reasons: set[str] = set()
         """What was reported since the outage began; empty while there is none."""
         self._began = self._reported = self._latest = 0.0
@@ -145,8 +149,8 @@ class OutageLog:
     def fail(self, error: Exception, **fields: Any) -> None:
         """Note a failure; it is logged if it is the first of its reason, or a summary is due."""
         self._latest = now = self._monotonic()
-        if not self._reasons:
-            self._began, self._failures = now, 0
+        if not self.lasts:
+            self._began, self._failures, self.lasts = now, 0, True
         self._failures += 1
         cause = error.__cause__ or error
         reason = f"{type(error).__name__} {getattr(cause, 'sqlite_errorname', '')}"
@@ -161,8 +165,9 @@ class OutageLog:
 
     def succeed(self) -> None:
         """Note a success; the first after a quiet time ends the outage."""
-        if self._reasons and self._monotonic() - self._latest >= _QUIET_S:
+        if self.lasts and self._monotonic() - self._latest >= _QUIET_S:
             self._reasons.clear()
+            self.lasts = False
             self._logger.info(
                 self._ended,
                 failures=self._failures,

@@ -89,18 +89,14 @@ def switch_often() -> None:
     For many short pieces of work, which are not counted: of several journals, the first that has
     nothing left to commit ends this for the others, too, until their next commit.
     """
-    if _interval_us() == _DEFAULT_US:
+    if round(sys.getswitchinterval() * 1e6) == _DEFAULT_US:
         sys.setswitchinterval(_SHORT_US / 1e6)
 
 
 def switch_as_before() -> None:
     """Undo `switch_often`, of all callers, unless a body of `frequent_switches` runs."""
-    if not _running and _interval_us() == _SHORT_US:
+    if not _running and round(sys.getswitchinterval() * 1e6) == _SHORT_US:
         sys.setswitchinterval(_DEFAULT_US / 1e6)
-
-
-def _interval_us() -> int:
-    return round(sys.getswitchinterval() * 1e6)
 
 
 def load_module(name: str) -> ModuleType:

@@ -12,10 +12,9 @@ import anyio
 
 from remora.errors import CommitFailed, OwnershipLost, StorageError
 from remora.logging import get_logger
-from remora.runtime.log import Write
-from remora.runtime.meters import OutageLog
+from remora.runtime.log import LogStatistics, Write
+from remora.runtime.meters import SIZES, HistogramMeter, OutageLog
 from remora.runtime.probes import probe
-from remora.storage.commits import CommitMeter
 
 T = TypeVar("T")
 
@@ -109,7 +108,11 @@ class WriteQueue:
         taken = self._queue[:room]
         self._taken += len(taken)
         del self._queue[:room]
-        return [write for write in taken if not write.fenced and not self._refuse(write)]
+        unfenced = [write for write in taken if not write.fenced]
+        if not self._erased:
+            return unfenced
+        # one that is refused may make others fenced
+        return [one for one in unfenced if not one.fenced and not self._refuse(one)]
 
     def _put_back(self, batch: Sequence[Write]) -> None:
         """Put back what was taken: it is next again."""
@@ -118,9 +121,7 @@ class WriteQueue:
 
     def _is_erased(self, write: Write) -> bool:
         """Return whether it is for an actor that was erased."""
-        return bool(self._erased) and any(
-            getattr(record, "sid", 0) in self._erased for record in write.records
-        )
+        return any(getattr(record, "sid", 0) in self._erased for record in write.records)
 
     def _refuse(self, write: Write) -> bool:
         """Refuse a write for an erased actor; returns whether it was one."""
@@ -136,6 +137,17 @@ class WriteQueue:
     async def _commit(self, batch: Sequence[Write]) -> None:
         """Commit these together. A failure goes to `_fail`."""
         raise NotImplementedError
+
+    def _note_commit(self) -> None:
+        """There was a commit: the journal takes writes."""
+        self.meter.count()
+        if self._outage.lasts:
+            self._outage.succeed()
+
+    def _acknowledge(self, batch: Sequence[Write], records: int, seconds: float) -> None:
+        """Tell the senders of a group commit, which had so many records and took so long."""
+        self.meter.add(len(batch), records, seconds)
+        self._acknowledger.add(batch)
 
     async def _fail(self, batch: Sequence[Write], error: Exception, *, one_write: bool) -> None:
         """Tell the senders of a failed commit, after those of all commits before it.
@@ -196,20 +208,18 @@ class Acknowledger:
 
     def answer_all(self) -> None:
         """Answer at once: before a failure is reported, and before other work."""
-        self._answer(len(self._committed))
+        while self._committed:
+            self._committed.popleft().acknowledge(None)
 
     def _answer_slice(self) -> None:
+        committed = self._committed
         try:
-            self._answer(_AT_ONCE)
+            for _ in range(min(_AT_ONCE, len(committed))):
+                committed.popleft().acknowledge(None)
         finally:
-            self._sliced = bool(self._committed)
+            self._sliced = bool(committed)
             if self._sliced:
                 asyncio.get_running_loop().call_soon(self._answer_slice)
-
-    def _answer(self, most: int) -> None:
-        committed = self._committed
-        for _ in range(min(most, len(committed))):
-            committed.popleft().acknowledge(None)
 
 
 class ExclusiveWork(Generic[T]):
@@ -241,6 +251,70 @@ class ExclusiveWork(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result[0]
+
+
+# -- counts of a journal's commits -----------------------------------------------------------------
+
+_REFUSING_S = 10.0
+
+
+class CommitMeter:
+    """Counts commits, those that failed, and what was in them.
+
+    Args:
+        monotonic: seconds that never go back.
+
+    Attributes:
+        commit_s, batch_writes: see `LogStatistics`.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._commits = self._failed = self._writes = self._records = 0
+        self.commit_s, self.batch_writes = HistogramMeter(), HistogramMeter(SIZES)
+        self._failing = ""
+        self._failed_at = 0.0
+
+    def count(self) -> None:
+        """There was a commit."""
+        self._commits += 1
+        self._failing = ""
+
+    def add(self, writes: int, records: int, seconds: float) -> None:
+        """It was a group commit: it had these, and took so long."""
+        self._writes += writes
+        self._records += records
+        if records:  # otherwise nothing was written
+            self.commit_s.add(seconds)
+            self.batch_writes.add(writes)
+
+    def fail(self, error: Exception | None) -> None:
+        """A commit failed; None if the fault may be that of one write alone."""
+        self._failed += 1
+        if error is not None:
+            name = getattr(error.__cause__ or error, "sqlite_errorname", "")
+            self._failing = name or type(error.__cause__ or error).__name__
+            self._failed_at = self._monotonic()
+
+    def figures(
+        self, backlog: int, wal_bytes: int = 0, wal_held_s: float = 0.0, lost: str = ""
+    ) -> LogStatistics:
+        """Return what was counted; any thread may ask. See `LogStatistics` for the arguments."""
+        failing = self._failing
+        return LogStatistics(
+            self._commits,
+            self._failed,
+            self._writes,
+            self._records,
+            backlog,
+            wal_bytes,
+            wal_held_s,
+            lost,
+            failing,
+            bool(failing) and self._monotonic() - self._failed_at < _REFUSING_S,
+            self.commit_s.figures(),
+            self.batch_writes.figures(),
+        )
 
 
 # -- the ownership of a journal --------------------------------------------------------------------

@@ -8,7 +8,7 @@ one wins here, before SQL sees either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from zlib import crc32
 
@@ -48,7 +48,6 @@ __all__ = [
     "MemoryDetails",
     "RecordRows",
     "RowKind",
-    "is_large",
     "row_crc",
 ]
 
@@ -115,34 +114,6 @@ def row_crc(values: tuple[Any, ...]) -> int:
     return crc32(_encode(values))
 
 
-def _count_rows(record: Any) -> int:
-    """About how many rows a record becomes."""
-    kind = type(record)
-    if kind is Appended:
-        return len(record.entries)
-    if kind is BufferMoved:
-        return len(record.removed) + len(record.changed) + len(record.erased) + 1
-    if kind is Pruned:
-        return len(record.seqs) + len(record.entries)
-    if kind is Remembered:
-        return len(record.memories)
-    if kind is MemoriesRemoved:
-        return len(record.ids)
-    if kind is StateChanged:
-        return len(record.put) + len(record.dropped)
-    return 1
-
-
-def is_large(batch: Iterable[Write]) -> bool:
-    """Return whether making the rows of these writes would hold the event loop."""
-    rows = size = 0
-    for write in batch:
-        size += write.size
-        for record in write.records:
-            rows += _count_rows(record)
-    return rows > _ROWS_IN_THREAD or size > _BYTES_IN_THREAD
-
-
 class MemoryDetails(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The details of a memory's row beyond format 3; see `remora.storage.records.MemoryItem`."""
 
@@ -174,7 +145,16 @@ _PLAIN = MemoryDetails()
 
 
 class RecordRows:
-    """The rows of one transaction; a database adds how it takes new messages."""
+    """The rows of one transaction; a database adds how it takes new messages.
+
+    Attributes:
+        batch: the writes that are stored.
+        large: to make the rows would hold the event loop.
+        records: in the writes, once the rows are made.
+        counted: it was stored as a counted commit; see `mark`.
+        newest: position of the message that is stored last; 0 without any.
+        uses: when each session's newest message was created, by the session's number.
+    """
 
     __slots__ = (
         "_changed",
@@ -183,20 +163,20 @@ class RecordRows:
         "_rows",
         "_state_items",
         "_watermarks",
+        "batch",
         "counted",
+        "large",
         "newest",
         "records",
         "uses",
     )
 
-    def __init__(self) -> None:
-        self.records = 0
+    def __init__(self, batch: Sequence[Write]) -> None:
+        self.large = _is_large(batch)
+        self.records = self.newest = 0
         self.counted = False
-        """It was stored as a counted commit; see `mark`."""
-        self.newest = 0
-        """Position of the message that is stored last; 0 without any."""
         self.uses: dict[int, int] = {}
-        """When each session's newest message was created, by the session's number."""
+        self.batch = batch
         self._messages: list[tuple[Any, ...]] = []
         self._rows: dict[RowKind, list[tuple[Any, ...]]] = {}  # empty while all are new messages
         # Each actor's first marks, then its second …: a statement updates an actor once, so that
@@ -210,16 +190,22 @@ class RecordRows:
         ] = {}  # id -> (removed first, owner, then put)
         self._changed: dict[str, None] = {}  # those that replace what is there
 
-    def add(self, record: Any) -> None:
-        """Take one record.
+    def make(self) -> None:
+        """Make them.
 
         Raises:
-            TypeError: it is none that a journal stores.
+            TypeError: a record is none that a journal stores.
         """
-        self.records += 1
-        if type(record) is Appended:  # nearly all are
-            self._append(record.sid, record.entries, record.key)
-            return
+        for write in self.batch:
+            for record in write.records:
+                self.records += 1
+                if type(record) is Appended:  # nearly all are
+                    self._append(record.sid, record.entries, record.key)
+                else:
+                    self._add(record)
+
+    def _add(self, record: Any) -> None:
+        """Take a record other than new messages."""
         rows = self._rows = self._rows or {kind: [] for kind in _ORDERED}
         match record:
             case Opened(sid=sid, user=user, session=session, at_us=at_us):
@@ -377,6 +363,32 @@ class RecordRows:
             ("put_memory", changed),
         )
         yield from (one for one in rest if one[1])
+
+
+def _is_large(batch: Sequence[Write]) -> bool:
+    """Return whether making the rows of these writes would hold the event loop."""
+    rows = size = 0
+    for write in batch:
+        size += write.size
+        for record in write.records:
+            rows += len(record.entries) if type(record) is Appended else _count_rows(record)
+    return rows > _ROWS_IN_THREAD or size > _BYTES_IN_THREAD
+
+
+def _count_rows(record: Any) -> int:
+    """About how many rows a record other than new messages becomes."""
+    kind = type(record)
+    if kind is BufferMoved:
+        return len(record.removed) + len(record.changed) + len(record.erased) + 1
+    if kind is Pruned:
+        return len(record.seqs) + len(record.entries)
+    if kind is Remembered:
+        return len(record.memories)
+    if kind is MemoriesRemoved:
+        return len(record.ids)
+    if kind is StateChanged:
+        return len(record.put) + len(record.dropped)
+    return 1
 
 
 def _changed(sid: int, one: StoredMessage) -> tuple[Any, ...]:

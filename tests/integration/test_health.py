@@ -19,7 +19,7 @@ from remora.api.health import merge_health
 from remora.cluster.sharded import ShardedRuntime
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.results import Health, HealthProblem
-from remora.storage.commits import CommitMeter
+from remora.storage.queueing import CommitMeter
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.faults import CommitFault
 from tests.configs import LEAN_TREE, PLAIN, PLAIN_TREE

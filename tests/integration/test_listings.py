@@ -193,7 +193,7 @@ async def test_the_order_is_right_after_a_crash(
         async with Runtime(place, config=PLAIN) as runtime:
             found = await runtime.user("alice").sessions(order="newest")
             assert [one.key.session for one in found] == ["s1", "s4", "s3", "s2", "s0"]
-    monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 3)
+    monkeypatch.setattr("remora.storage.sqlite.writer.MANY_HELD", 3)
     async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
         for number in range(10):
             await append(runtime, "alice", f"s{number}", 20 + number)

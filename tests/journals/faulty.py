@@ -578,8 +578,8 @@ class _UnfencedJournal(SqliteJournal):
     async def drop_fence(self) -> None:
         await self._writer.execute("DROP TRIGGER one_owner")
 
-    def _make_steps(self, rows: Any, batch: Sequence[Write]) -> list[Step]:
-        return [_without_fence(one) for one in super()._make_steps(rows, batch)]
+    def _make_steps(self, rows: Any) -> list[Step]:
+        return [_without_fence(one) for one in super()._make_steps(rows)]
 
 
 async def open_unfenced(path: str) -> SqliteJournal:

@@ -317,7 +317,7 @@ async def test_last_uses_are_written_if_a_commit_behind_another_one_fails(
     tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sessions are listed by their last use: what a commit was to write belongs to it alone."""
-    monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 8)
+    monkeypatch.setattr("remora.storage.sqlite.writer.MANY_HELD", 8)
     fourth = range(16, 23)
     async with held(tmp_path, connections) as one:
         one.hold(3)
@@ -469,7 +469,7 @@ async def test_last_uses_are_written_under_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10: what is held in memory is bounded while commits follow one another."""
-    monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 64)
+    monkeypatch.setattr("remora.storage.sqlite.writer.MANY_HELD", 64)
     async with running(tmp_path) as journal:
         assert await send(journal, 20, 60, lambda: None) >= 10
         with closing(sqlite3.connect(journal.path)) as database:

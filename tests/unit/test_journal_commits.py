@@ -105,15 +105,12 @@ def test_marks_of_one_actor_go_one_after_the_other() -> None:
     """G4: where an actor moves twice in a commit, both moves are made, so that one which must not
     be is noticed.
     """
-    rows = Rows()
-    for generation in (1, 2):
-        for sid in (7, 8):
-            rows.add(
-                BufferMoved(sid, Watermarks(generation, 1, 1, 0, 0), at_seq=1, reason="dropped")
-            )
-    rows.add(BufferMoved(7, Watermarks(3, 1, 1, 0, 0), at_seq=1, reason="dropped"))
-    rows.add(JobDone("a"))
-    rows.add(JobDone("b"))
+    moves = [
+        BufferMoved(sid, Watermarks(generation, 1, 1, 0, 0), at_seq=1, reason="dropped")
+        for generation, sid in [(1, 7), (1, 8), (2, 7), (2, 8), (3, 7)]
+    ]
+    rows = Rows([Write([*moves, JobDone("a"), JobDone("b")], lambda _: None)])
+    rows.make()
     found = [(step.sql.split()[0], (step.rows or [])[0]) for step in rows.steps()]
     moved = [
         [sid for *_, sid in msgspec.json.decode(row[0])]  # type: ignore[index]

@@ -16,10 +16,10 @@ import anyio
 
 from remora.errors import LongTermError, ModelAnswerInvalid, ModelUnavailable
 from remora.models.ports import Line
-from remora.runtime.log import Write
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow, Scope, Vector
 from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.writer import Rows
 from remora.testing import HashEmbedder
 
 __all__ = [
@@ -128,8 +128,8 @@ class StormyJournal(SqliteJournal):
         for connection in (self._writer, self._reader):
             await connection.execute("PRAGMA cache_size = -1024")
 
-    def _submit(self, batch: Sequence[Write]) -> None:
-        self._hand_over(batch)  # to the task, where the weather meets it
+    def _submit(self, rows: Rows) -> None:
+        self._hand_over(rows.batch)  # to the task, where the weather meets it
 
     async def _store(self, rows: Any) -> None:
         fault = None if self.weather is None else await self.weather.met_by("commits")

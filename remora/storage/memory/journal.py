@@ -24,7 +24,6 @@ from remora.messages.attachments import has_attachments
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
 from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
-from remora.storage.commits import CommitMeter
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
     ERASED_TABLES,
@@ -80,6 +79,7 @@ from remora.storage.pending import (
     first_message_needed,
     last_removable,
 )
+from remora.storage.queueing import CommitMeter
 from remora.storage.records import (
     BLANK_CHAT,
     HOT_KEYS,

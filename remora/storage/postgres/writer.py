@@ -47,7 +47,7 @@ from remora.storage.postgres.lease import CommitsOwnershipWatch
 from remora.storage.postgres.opening import Ownership
 from remora.storage.postgres.schema import JOURNAL_ROW, NEXT_NUMBER, OVERTAKEN, in_schema
 from remora.storage.queueing import WriteQueue
-from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind, is_large
+from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind
 
 T = TypeVar("T")
 
@@ -127,9 +127,9 @@ class JournalWriter(WriteQueue):
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         began = time.perf_counter()
-        rows = Rows()
+        rows = Rows(batch)
         try:
-            arguments = await run_in_thread_if(is_large(batch), _make_rows, rows, batch)
+            arguments = await run_in_thread_if(rows.large, rows.make_arguments)
             if arguments:
                 await self._store(_COMMIT, *arguments)
             else:  # what was written before is decided, and the journal is still ours
@@ -144,8 +144,7 @@ class JournalWriter(WriteQueue):
             failed.__cause__ = e
             await self._commit_failed(batch, failed)
             return
-        self.meter.add(len(batch), rows.records, time.perf_counter() - began)
-        self._acknowledger.add(batch)
+        self._acknowledge(batch, rows.records, time.perf_counter() - began)
 
     async def _commit_failed(
         self, batch: Sequence[Write], error: CommitFailed | OutcomeUnknown
@@ -195,8 +194,7 @@ class JournalWriter(WriteQueue):
                 ) from e
         else:
             self._commit_number = number
-        self.meter.count()
-        self._outage.succeed()
+        self._note_commit()
         return found
 
     async def _send(self, connection: asyncpg.Connection[Any], sql: str, *arguments: Any) -> Any:
@@ -297,13 +295,6 @@ class JournalWriter(WriteQueue):
 _REFUSED = "the journal cannot store this ({}); nothing of it was kept"
 
 
-def _make_rows(rows: Rows, batch: Sequence[Write]) -> list[Any]:
-    for write in batch:
-        for record in write.records:
-            rows.add(record)
-    return rows.arguments
-
-
 # -- the rows of one transaction, as the function `remora.commit` takes them -----------------------
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -348,9 +339,9 @@ class Rows(RecordRows):
             )
             digest = keyed = None  # the key stands on the first message alone
 
-    @property
-    def arguments(self) -> list[Any]:
+    def make_arguments(self) -> list[Any]:
         """Return what the function takes after epoch and number; empty without any row."""
+        self.make()
         kinds, rows = [], []
         for kind, found in self.others():
             kinds.append(kind)

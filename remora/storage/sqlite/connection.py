@@ -12,6 +12,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -80,10 +81,12 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
 class Submitted:
     """A transaction that was submitted; what aiosqlite's thread takes for a future.
 
-    A real future takes another turn of the loop.
+    A real future takes another turn of the loop, and the thread calls back without any context: a
+    clock may need one, and logs do.
 
     Args:
         on_done: called on the event loop with the error, or None.
+        context: in which it is called.
         earlier: one that was submitted before; this one is not begun if that one failed.
 
     Attributes:
@@ -92,15 +95,28 @@ class Submitted:
         failed: the thread says so before it begins the next.
     """
 
-    __slots__ = ("_earlier", "_loop", "_on_done", "began", "ended", "failed", "waited_s")
+    __slots__ = (
+        "_context",
+        "_earlier",
+        "_loop",
+        "_on_done",
+        "began",
+        "ended",
+        "failed",
+        "waited_s",
+    )
 
     def __init__(
-        self, on_done: Callable[[BaseException | None], None], earlier: Submitted | None = None
+        self,
+        on_done: Callable[[BaseException | None], None],
+        context: Context,
+        earlier: Submitted | None = None,
     ) -> None:
         self.began = self.ended = time.perf_counter()
         self.waited_s = 0.0
         self.failed = False
         self._on_done = on_done
+        self._context = context
         self._earlier = earlier
         self._loop = asyncio.get_running_loop()
 
@@ -111,17 +127,15 @@ class Submitted:
         if earlier is not None and earlier.failed:
             raise EarlierFailed
 
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
+    def get_loop(self) -> Submitted:
+        """Return this: the thread asks the loop of a future to set the future's outcome."""
+        return self
 
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, _: object) -> None:
-        self._on_done(None)
-
-    def set_exception(self, error: BaseException) -> None:
-        self._on_done(error)
+    def call_soon_threadsafe(self, _set: object, _future: Submitted, outcome: Any) -> None:
+        """Have the event loop call `on_done`; called in the thread, with None or the error."""
+        self._loop.call_soon_threadsafe(
+            self._on_done, outcome if self.failed else None, context=self._context
+        )
 
 
 def run_submitted(
@@ -168,6 +182,7 @@ class JournalConnection(aiosqlite.Connection):
         self,
         steps: Sequence[Step],
         on_done: Callable[[BaseException | None], None],
+        context: Context,
         earlier: Submitted | None = None,
     ) -> Submitted:
         """Do what `run` does, without a task: the event loop calls `on_done` with the error.
@@ -175,6 +190,7 @@ class JournalConnection(aiosqlite.Connection):
         Args:
             steps: the transaction.
             on_done: is told what became of it.
+            context: in which it is called.
             earlier: what was submitted before and has not ended. The thread goes from one to the
                 other without waiting for the loop; if that one fails, this one is not begun, and
                 its error is `EarlierFailed`.
@@ -182,7 +198,7 @@ class JournalConnection(aiosqlite.Connection):
         Raises:
             ValueError: the connection is closed; nothing was done.
         """
-        submitted = Submitted(on_done, earlier)
+        submitted = Submitted(on_done, context, earlier)
         queue: Any = self._tx  # what `_execute` fills
         queue.put_nowait(
             (submitted, partial(run_submitted, submitted, self.run_in_place, self._conn, steps))

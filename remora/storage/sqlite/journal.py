@@ -175,7 +175,7 @@ class SqliteJournal(SqliteReader, JournalWriter):
         try:
             while not self._uses.complete:
                 await self.transaction(self._compute_uses, self._uses.computed)
-            if self._uses.any:
+            if self._uses.held:
                 await self.transaction(self._store_uses, lambda _: self._uses.committed())
         except (CommitFailed, OutcomeUnknown, StorageError):
             self._uses.take_back()

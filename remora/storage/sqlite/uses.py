@@ -9,8 +9,6 @@ every session's newest message once, before the first listing that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from remora.storage.sqlite.connection import Step
@@ -31,7 +29,6 @@ _COMPUTE = (
     f"UPDATE actors AS s SET used_us = {LAST_USE} "
     f"WHERE s.sid BETWEEN ? AND ? AND s.session != '' AND s.used_us != {LAST_USE}"
 )
-_NONE: Mapping[int, int] = {}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -40,23 +37,16 @@ class SessionUses:
 
     Args:
         complete: all earlier ones are written.
+
+    Attributes:
+        held: when each session's newest message was created, by the session's number.
     """
 
     def __init__(self, *, complete: bool) -> None:
-        self._held: dict[int, int] = {}
+        self.held: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         """What the running transaction writes."""
         self._computed_through: int | None = None if complete else 0
-
-    @property
-    def any(self) -> bool:
-        """Some are held."""
-        return bool(self._held)
-
-    @property
-    def many(self) -> bool:
-        """So many are held that the next commit should write them."""
-        return len(self._held) >= MANY_HELD
 
     @property
     def complete(self) -> bool:
@@ -65,7 +55,7 @@ class SessionUses:
 
     def unwritten(self) -> tuple[int, ...]:
         """The numbers of the sessions whose last use is held; any thread may ask."""
-        held = tuple(self._held)  # first: a transaction takes what is held, and then commits it
+        held = tuple(self.held)  # first: a transaction takes what is held, and then commits it
         return tuple({*held, *self._taken})
 
     def compute_some(self, last_sid: int) -> list[Step]:
@@ -85,22 +75,17 @@ class SessionUses:
 
     def take(self) -> list[Step]:
         """Statements that write what is held; `committed` or `take_back` comes after them."""
-        self._taken, self._held = self._held, {}
+        self._taken, self.held = self.held, {}
         return [Step(_UPDATE, [(_encode(self._taken).decode(),)])] if self._taken else []
 
     def take_back(self) -> None:
         """Take back what `take` gave: it was not committed."""
-        self._held = {**self._taken, **self._held}
+        self.held = {**self._taken, **self.held}
         self._taken = {}
 
-    def committed(self, uses: Mapping[int, int] = _NONE) -> None:
-        """Note that what `take` gave is written, and messages of these sessions.
-
-        Args:
-            uses: when each session's newest message was created, by the session's number.
-        """
+    def committed(self) -> None:
+        """Note that what `take` gave is written."""
         self._taken = {}
-        self._held.update(uses)
 
     def finish(self) -> list[Step]:
         """The last statements of an owner; empty if the next one has to look at the messages."""

@@ -39,7 +39,7 @@ import sqlite3
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from zlib import crc32
@@ -56,7 +56,7 @@ from remora.runtime.threads import run_in_thread, switch_as_before, switch_often
 from remora.storage.files import FilesGone
 from remora.storage.queueing import OwnershipWatch, WriteQueue
 from remora.storage.records import ENTRY_KIND
-from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind, is_large
+from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, RowKind
 from remora.storage.sqlite.connection import (
     EarlierFailed,
     JournalConnection,
@@ -66,7 +66,7 @@ from remora.storage.sqlite.connection import (
 )
 from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.place import JournalPlace
-from remora.storage.sqlite.uses import SessionUses
+from remora.storage.sqlite.uses import MANY_HELD, SessionUses
 
 T = TypeVar("T")
 
@@ -96,7 +96,6 @@ class _NotOwner(Exception):
 class _Commit(NamedTuple):
     """A plain commit that is on its way."""
 
-    batch: Sequence[Write]
     rows: Rows
     submitted: Submitted | None
 
@@ -222,11 +221,11 @@ class JournalWriter(WriteQueue):
             self._hand_over()
             return
         batch = self._take(self._share())
-        unusable = self._owned.lost is not None or self._writer.in_transaction
-        if not batch or unusable or is_large(batch):
+        rows = Rows(batch)
+        if not batch or rows.large or self._owned.lost is not None or self._writer.in_transaction:
             self._hand_over(batch)
-            return
-        self._submit(batch)
+        else:
+            self._submit(rows)
 
     def _begin_behind_soon(self) -> None:
         """With all that come in this turn of the loop."""
@@ -237,32 +236,43 @@ class JournalWriter(WriteQueue):
         """Submit what is queued behind the one commit that runs, unless the task has to."""
         if self._stage != "storing" or len(self._storing) != 1 or self._handed:
             return
-        if self._work or self._owned.lost is not None or not self._attended or self._uses.many:
+        if self._work or self._owned.lost is not None or not self._attended:
+            return
+        if len(self._uses.held) >= MANY_HELD:  # only one commit at a time writes them
             return
         some = self._queue[: self._share()]
-        if len(some) < len(self._storing[0].batch) or is_large(some):
+        if len(some) < len(self._storing[0].rows.batch):
             return
-        if not any(map(self._is_erased, some)):  # who is refused is told after the first
-            self._submit(self._take(len(some)))
+        if self._erased and any(map(self._is_erased, some)):  # told after the first
+            return
+        batch = self._take(len(some))
+        rows = Rows(batch)
+        if rows.large:
+            self._put_back(batch)
+        else:
+            self._submit(rows)
 
     def _share(self) -> int:
         """How many writes the next commit takes."""
-        share = len(self._queue) + sum(len(commit.batch) for commit in self._storing)
+        share = len(self._queue)
+        for commit in self._storing:
+            share += len(commit.rows.batch)
         if share >= _HALVED and self.alternates:
             share = (share + len(self._storing)) // 2  # the odd one goes into the second
         return min(self._max_batch, share)
 
-    def _submit(self, batch: Sequence[Write]) -> None:
+    def _submit(self, rows: Rows) -> None:
+        batch = rows.batch
         self._stage = "storing"
-        rows, submitted = Rows(), None
+        submitted = None
         try:
-            steps = self._make_steps(rows, batch)
+            steps = self._make_steps(rows)
             if steps:
                 switch_often()
-                # the thread calls back without any context: a clock may need one, and logs do
                 submitted = self._writer.submit(
                     steps,
-                    lambda e: self._context.run(self._on_stored, e),
+                    self._on_stored,
+                    self._context,
                     self._storing[-1].submitted if self._storing else None,
                 )
         except _FAILURES as e:
@@ -280,22 +290,23 @@ class JournalWriter(WriteQueue):
             self._round_s += (round_s - self._round_s) / _SMOOTHED
         if self._storing:
             probe("commit_behind")
-        self._storing.append(_Commit(batch, rows, submitted))
+        self._storing.append(_Commit(rows, submitted))
         if submitted is not None:
-            self._await_enough()
+            if not self._few:
+                self._await_enough()
         else:
             asyncio.get_running_loop().call_soon(self._on_stored, None, context=self._context)
 
     def _await_enough(self) -> None:
         """Behind one commit of many goes another, as soon as as many writes are queued."""
-        most = len(self._storing[0].batch) if len(self._storing) == 1 else 0
+        most = len(self._storing[0].rows.batch) if len(self._storing) == 1 else 0
         self._enough = most if most >= _FEW and self.alternates else _NEVER
         if len(self._queue) >= self._enough:
             self._begin_behind_soon()
 
     def _on_stored(self, error: BaseException | None) -> None:
         """On the event loop, after the connection's thread."""
-        batch, rows, submitted = self._storing.popleft()
+        rows, submitted = self._storing.popleft()
         self._enough = _NEVER
         try:
             if error is None:
@@ -303,10 +314,10 @@ class JournalWriter(WriteQueue):
                 if submitted is not None:
                     self._ended = submitted.ended
                     self._waited_s += (submitted.waited_s - self._waited_s) / _SMOOTHED
-                self._note_stored(batch, rows, began)
+                self._note_stored(rows, began)
             else:
                 failure = _NotOwner() if isinstance(error, NothingChanged) else error
-                self._handed.append((batch, failure))
+                self._handed.append((rows.batch, failure))
         finally:
             if self._storing:
                 self._await_enough()
@@ -365,45 +376,45 @@ class JournalWriter(WriteQueue):
                 raise error
 
     async def _commit(self, batch: Sequence[Write]) -> None:
-        rows = Rows()
+        rows = Rows(batch)
         try:
             if self._owned.lost is not None:
                 raise _NotOwner
-            steps = await run_in_thread_if(is_large(batch), self._make_steps, rows, batch)
+            steps = await run_in_thread_if(rows.large, self._make_steps, rows)
             began = time.perf_counter()
             await self._store(steps)
         except (*_FAILURES, _NotOwner) as e:
             self._uses.take_back()
             await self._commit_failed(batch, e)
             return
-        self._note_stored(batch, rows, began)
+        self._note_stored(rows, began)
 
-    def _note_stored(self, batch: Sequence[Write], rows: Rows, began: float) -> None:
+    def _note_stored(self, rows: Rows, began: float) -> None:
+        batch = rows.batch
         if rows.records:
-            self._count_commit(rows.newest, counted=rows.counted)
-            self._uses.committed(rows.uses)
+            if rows.counted:  # it may have written earlier uses
+                self._uses.committed()
+            self._uses.held.update(rows.uses)
             self._busy = self._busy or len(batch) >= _BUSY_WRITES
-        self.meter.add(len(batch), rows.records, time.perf_counter() - began)
-        self._acknowledger.add(batch)
+            self._note_marked(rows.newest, counted=rows.counted)
+        self._acknowledge(batch, rows.records, time.perf_counter() - began)
 
     async def _commit_failed(self, batch: Sequence[Write], e: Exception) -> None:
         error, one_write = await self._failure(e)
         await self._fail(batch, error, one_write=one_write)
 
-    def _make_steps(self, rows: Rows, batch: Sequence[Write]) -> list[Step]:
+    def _make_steps(self, rows: Rows) -> list[Step]:
         """The statements of one transaction; messages alone are one, which commits itself."""
-        for write in batch:
-            for record in write.records:
-                rows.add(record)
+        rows.make()
         message_step = rows.message_step(self._epoch)
-        others = list(rows.steps())
-        if self._uses.many:
+        others = rows.steps()
+        if len(self._uses.held) >= MANY_HELD:
             others += self._uses.take()
         rows.counted = bool(others)
         steps = [] if message_step is None else [message_step]
         if others:
             steps = [_BEGIN, *steps, *others, _COMMIT]
-        if steps and len(batch) >= _BUSY_WRITES and not self._busy:
+        if steps and len(rows.batch) >= _BUSY_WRITES and not self._busy:
             steps.insert(0, _BUSY)
         return steps
 
@@ -416,11 +427,11 @@ class JournalWriter(WriteQueue):
             except NothingChanged:
                 raise _NotOwner from None
 
-    def _count_commit(self, newest: int, *, counted: bool) -> None:
-        self.meter.count()
-        self._outage.succeed()
+    def _note_marked(self, newest: int, *, counted: bool) -> None:
+        """Note a commit, and write it into the mark."""
         self._commit_number += counted
         self._mark.put(self._commit_number, newest)
+        self._note_commit()
 
     def reset_mark(self) -> None:
         """Name no message in either slot of the mark: the write-ahead log holds none."""
@@ -512,7 +523,7 @@ class JournalWriter(WriteQueue):
                 self.meter.fail(None if one_write else error)
                 self._log_failure(error, 0)
                 raise error from e
-            self._count_commit(0, counted=True)
+            self._note_marked(0, counted=True)
             then(result)
             return result
 
@@ -524,7 +535,7 @@ class JournalWriter(WriteQueue):
         if steps and self._owned.lost is None:
             try:
                 await self._store([_BEGIN, *steps, _COMMIT])
-                self._count_commit(0, counted=True)
+                self._note_marked(0, counted=True)
             except _FAILURES:  # the next start looks at the messages
                 await self._roll_back()
 
@@ -687,8 +698,8 @@ class Rows(RecordRows):
 
     __slots__ = ("_content", "_offset")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, batch: Sequence[Write]) -> None:
+        super().__init__(batch)
         self._content: list[bytes] = []
         self._offset = 1  # SQL counts from 1
 
@@ -751,10 +762,14 @@ class Rows(RecordRows):
         }
         return Step(_INSERT_MESSAGES, [parameters], must_change=True)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> list[Step]:
         """Return what stores all but new messages."""
-        for kind, rows in self.others():
-            yield Step(_STATEMENTS[kind], [_as_json(rows)] if kind in _AS_JSON else rows)
+        if not self._rows:
+            return []
+        return [
+            Step(_STATEMENTS[kind], [_as_json(rows)] if kind in _AS_JSON else rows)
+            for kind, rows in self.others()
+        ]
 
 
 def _as_json(rows: Iterable[tuple[Any, ...]]) -> tuple[str]:

@@ -118,7 +118,7 @@ class _Connection:
     def _tell(self, future: asyncio.Future[Any] | Submitted | None, how: str, what: Any) -> None:
         if isinstance(future, Submitted):  # the next call may begin before the loop hears of it
             future.failed = how == "set_exception"
-            self._loop.call_soon(getattr(future, how), what)
+            future.call_soon_threadsafe(how, future, what)
         elif future is not None and not future.done():
             getattr(future, how)(what)
 
