@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any, get_args
 from uuid import UUID
 
@@ -37,10 +36,6 @@ from remora.messages.chat import (
 from remora.messages.media import check_payload
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.text import PART_TYPES, clean_texts, plain_text, without_surrogates
-
-_without_seq = attrgetter(
-    "at_us", "tokens", "role", "chat", "meta", "id", "calls", "answers", "importance", "blobs"
-)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -79,23 +74,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def with_weight(self, tokens: int, importance: float) -> "Entry":
         """The same entry with its size in tokens and its importance."""
-        return Entry(
-            self.seq,
-            self.at_us,
-            tokens,
-            self.role,
-            self.chat,
-            self.meta,
-            self.id,
-            self.calls,
-            self.answers,
-            importance,
-            self.blobs,
-        )
+        return msgspec.structs.replace(self, tokens=tokens, importance=importance)
 
     def with_seq(self, seq: int) -> "Entry":
         """The same entry with its number in the session."""
-        return Entry(seq, *_without_seq(self))
+        return msgspec.structs.replace(self, seq=seq)
 
 
 class AttachmentLimits(msgspec.Struct, frozen=True):

@@ -9,33 +9,29 @@ import anyio
 
 
 class KeyedLocks:
-    """One holder for each key at a time, in the order of asking; different keys in parallel."""
+    """One holder for each key at a time, in the order of asking; different keys in parallel.
+
+    Attributes:
+        used: by key, the lock that somebody holds, and how many hold it or wait for it.
+    """
 
     def __init__(self) -> None:
-        self._locks: dict[Hashable, tuple[anyio.Lock, int]] = {}
+        self.used: dict[Hashable, tuple[anyio.Lock, int]] = {}
 
     @asynccontextmanager
     async def __call__(self, key: Hashable) -> AsyncIterator[None]:
         """Hold the key's lock."""
-        lock, users = self._locks.get(key, (anyio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
+        lock, users = self.used.get(key, (anyio.Lock(), 0))
+        self.used[key] = (lock, users + 1)
         try:
             async with lock:
                 yield
         finally:
-            lock, users = self._locks[key]
+            lock, users = self.used[key]
             if users == 1:
-                del self._locks[key]
+                del self.used[key]
             else:
-                self._locks[key] = (lock, users - 1)
-
-    def __contains__(self, key: Hashable) -> bool:
-        """Return whether somebody holds the key's lock, or waits for it."""
-        return key in self._locks
-
-    def __len__(self) -> int:
-        """Keys in use."""
-        return len(self._locks)
+                self.used[key] = (lock, users - 1)
 
 
 class SharedLocks:

@@ -113,7 +113,9 @@ class LocalAppends:
             self._counting.in_progress += 1
             try:
                 receipt = await self._ask(key, request, timeout_s)
-                await self._note_stored(key, request, receipt)
+                noticing = self._instructions is not None
+                if request.replace or (noticing and any(map(_may_instruct, request.entries))):
+                    await self._note_stored(key, request, receipt)
             except OverdraftReached as e:
                 if not e.waits or self._supervisor.in_a_job():
                     raise
@@ -258,6 +260,10 @@ _READ_ON_LOOP = 16  # messages that may instruct: 4 ms
 _MOST_KNOWN = 100_000  # users of whom it is known that they gave none: 10 MB
 
 
+def _may_instruct(entry: Entry) -> bool:
+    return entry.role == "user" and may_instruct(entry.chat)
+
+
 class Instructions:
     """Notices and reads the instructions of users.
 
@@ -305,7 +311,7 @@ class Instructions:
         said = [
             (entry, seq)
             for entry, seq in zip(entries, receipt.seqs, strict=False)
-            if entry.role == "user" and may_instruct(entry.chat)
+            if _may_instruct(entry)
         ]
         items = await run_in_thread_if(len(said) > _READ_ON_LOOP, self.find, key, said)
         if not items and not replaced:
@@ -325,7 +331,7 @@ class Instructions:
         return [
             item
             for entry, seq in messages
-            if entry.role == "user" and may_instruct(entry.chat)
+            if _may_instruct(entry)
             for item in self._find(key, entry, seq)
         ]
 

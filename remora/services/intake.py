@@ -97,7 +97,7 @@ class Intake(msgspec.Struct, frozen=True):
 
         None for any other message, and where `encode_in_turn` has to look or to wait.
         """
-        if self.redact is not None or self.scorer is not None or key in self.turns:
+        if self.redact is not None or self.scorer is not None or key in self.turns.used:
             return None
         most = INLINE_CHARACTERS
         if self.attachments is not None:
@@ -106,11 +106,16 @@ class Intake(msgspec.Struct, frozen=True):
         if plain is None:
             return None
         text, encoded = plain
-        if self.counting is not None and self.counting.is_wanted(len(text)):
+        counting = self.counting
+        if (
+            counting is not None
+            and counting.in_progress >= _FEW_LONG
+            and counting.is_wanted(len(text))
+        ):
             tokens = UNCOUNTED
         else:
             tokens = self.counter.message_overhead + self.counter.count(text)
-        return Entry(0, self.now_us(), tokens, message["role"], encoded)
+        return Entry(0, int(self.clock.time() * 1_000_000), tokens, message["role"], encoded)
 
     async def encode_in_turn(self, key: SessionKey, batch: Sequence[PlainMessage]) -> list[Entry]:
         """`encode_for_append`; calls for one session return in the order in which they were made.
@@ -122,7 +127,7 @@ class Intake(msgspec.Struct, frozen=True):
             InvalidMessage, RedactionFailed: see `encode`.
         """
         large = _are_large(batch)
-        if not large and key not in self.turns:
+        if not large and key not in self.turns.used:
             return self._encode_at_once(batch)
         if not large:
             probe("append_waited_for_encoding")

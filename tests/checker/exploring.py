@@ -306,7 +306,7 @@ def counted_in_thread(appends: int | None) -> Iterator[None]:
             lambda self, texts: [self.count(text) for text in texts],
             create=True,
         ),
-        patch.object(intake, "_FEW", appends),
+        patch.multiple(intake, _FEW=appends, _FEW_LONG=appends),
     ):
         yield
 

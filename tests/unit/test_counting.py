@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def always() -> Iterator[None]:
-    with patch.object(intake, "_FEW", 0):
+    with patch.multiple(intake, _FEW=0, _FEW_LONG=0):
         yield
 
 

@@ -232,12 +232,13 @@ class SessionBehavior:
         entry = entries[0]
         if entry.id or state.pending or not state.opened:
             return None
-        policy, count = state.policy, len(state.entries) + 1
-        if policy.due(state.weight + policy.weigh(entry), count, state.size + entry.size):
+        policy, seq, sid = state.policy, state.next_seq, state.sid
+        weight = entry.tokens if entry.answers is None else policy.weigh(entry)
+        if policy.due(state.weight + weight, len(state.entries) + 1, state.size + message.size):
             return None
-        seq, sid = state.next_seq, state.sid
         receipt = Receipt((seq,), (message_id(self._rules.instance, sid, seq),))
-        return Decision(receipt, [Appended(sid, (entry.with_seq(seq),), None)], size=message.size)
+        numbered = msgspec.structs.replace(entry, seq=seq)
+        return Decision(receipt, [Appended(sid, (numbered,), None)], size=message.size)
 
     def _append(self, state: SessionState, message: Append) -> Decision | NeedsLookup:
         key = message.key

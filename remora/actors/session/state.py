@@ -339,7 +339,7 @@ def apply(state: SessionState, record: object) -> None:
                 if sums is not None:
                     sums.append(sums[-1] + entry.tokens)
                 state.tokens += entry.tokens
-                state.weight += state.policy.weigh(entry)
+                state.weight += entry.tokens if entry.answers is None else state.policy.weigh(entry)
                 state.tools += bool(entry.calls or entry.answers)
                 state.attached += has_media(entry)
                 state.size += entry.size + _ENTRY_OVERHEAD_BYTES
