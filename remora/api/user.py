@@ -137,7 +137,8 @@ class User(LongTermHandle):
         """Find the sessions in which something was said that matches `query`, best first.
 
         Args:
-            query: a question, or words.
+            query: a question, or words; or a message of several sentences, for which recent
+                sessions count more.
             limit: how many at most.
 
         Raises:
