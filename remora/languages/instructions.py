@@ -88,6 +88,22 @@ _POLARITY_TEXT = """
     sempre mai non nao altijd nooit niet geen
 """
 _POLARITY = frozenset(_POLARITY_TEXT.split())
+# "You may use French again" takes "never use French" back, and not "always use French".
+_PERMITS = late(
+    r"\b(?:you (?:can|may)|darfst|kannst|durfen|konnen|durft|konnt|peux|pouvez|puedes?|puoi|puo"
+    r"|podes?|mag|kunt|kan|mogen|kunnen|far|maa?|можешь|можете|можно)\b|abilirsin|ebilirsin"
+    r"|使って(?:も)?(?:いい|良い|大丈夫|ください)|可以"
+)
+_ASKS_FOR = late(
+    r"\b(?:always|prefer|immer|bevorzuge|lieber|toujours|prefere|siempre|prefiero|sempre|preferisco"
+    r"|prefiro|altijd|liever|alltid|altid|foredrar|foretrekker|foretraekker|her zaman|tercih|всегда"
+    r"|предпочитаю)\b|いつも|常に|必ず|总是|總是|永远|永遠|务必|務必"
+)
+_FORBIDS = late(
+    r"\b(?:not|never|no|dont|avoid|without|nie|niemals|nicht|kein\w*|ohne|vermeide\w*|ne|pas|jamais|sans"
+    r"|evite\w*|nunca|jamas|sin|evita|non|mai|senza|nao|sem|niet|nooit|geen|zonder|vermijd|inte|ikke"
+    r"|aldri[gk]?|ut[ae]n|uden|undvik|asla|не|никогда|без|избегаи\w*)\b|n't\b|ない|ません|避け|[不别別免]"
+)
 
 
 class Instruction(NamedTuple):
@@ -180,25 +196,41 @@ def find_takers(noticed: Sequence[Noticed]) -> Sequence[int | None]:
             the newest 32 take something back.
     """
     newest: dict[str, int] = {}
-    withdrawals: list[tuple[int, Sequence[str]]] = []
+    withdrawals: list[tuple[int, Sequence[str], bool]] = []
     takers: list[int | None] = []
     for place, one in enumerate(noticed):
         first = newest.setdefault(one.topic, place)
         if one.withdraws is not None:
             takers.append(first)
             if one.withdraws and len(withdrawals) < _MOST_WITHDRAWALS:
-                withdrawals.append((place, _telling_words(plain_letters(one.withdraws))))
+                subject = plain_letters(one.withdraws)
+                permits = _permits(plain_letters(one.text), subject)
+                withdrawals.append((place, _telling_words(subject), permits))
         elif first != place:
             takers.append(first)
         else:
-            said = _telling_words(plain_letters(one.text)) if withdrawals else ()
+            plain = plain_letters(one.text) if withdrawals else ""
+            said = _telling_words(plain)
             later = (
                 p
-                for p, wanted in withdrawals
-                if noticed[p].source != one.source and _has_most(said, wanted)
+                for p, wanted, permits in withdrawals
+                if noticed[p].source != one.source
+                and _has_most(said, wanted)
+                and not (permits and _asks_for(plain))
             )
             takers.append(next(later, None))
     return takers
+
+
+def _permits(plain: str, subject: str) -> bool:
+    """Return whether what takes an instruction back does so by allowing its subject again."""
+    return _PERMITS().search(plain.replace(subject, " ", 1)) is not None
+
+
+@lru_cache(512)
+def _asks_for(plain: str) -> bool:
+    """Return whether an instruction asks for its subject, and does not forbid it."""
+    return _ASKS_FOR().search(plain) is not None and _FORBIDS().search(plain) is None
 
 
 @lru_cache(512)

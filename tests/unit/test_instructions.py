@@ -222,15 +222,19 @@ TAKEN_BACK = [
 ]
 
 
-def is_withdrawn(instruction: str, subject: str) -> bool:
-    later = Noticed("later", "x", ("s", (2,)), subject)
-    return find_takers([later, Noticed("earlier", instruction, ("s", (1,)), None)])[1] == 0
+def is_withdrawn(instruction: str, later: str) -> bool:
+    noticed = [
+        Noticed(one.about, one.text, ("s", (2,)), one.withdraws)
+        for one in find_instructions(later)
+        if one.withdraws
+    ]
+    *_, taker = find_takers([*noticed, Noticed("earlier", instruction, ("s", (1,)), None)])
+    return taker is not None
 
 
 @pytest.mark.parametrize(("instruction", "later"), TAKEN_BACK)
 def test_what_a_later_sentence_takes_back(instruction: str, later: str) -> None:
-    (subject,) = [one.withdraws for one in find_instructions(later) if one.withdraws]
-    assert is_withdrawn(instruction, subject)
+    assert is_withdrawn(instruction, later)
     assert may_instruct(encoded(later))
 
 
@@ -248,8 +252,36 @@ def test_what_a_later_sentence_takes_back(instruction: str, later: str) -> None:
     ],
 )
 def test_what_takes_something_else_back_or_nothing(instruction: str, later: str) -> None:
-    subjects = [one.withdraws for one in find_instructions(later) if one.withdraws]
-    assert not any(is_withdrawn(instruction, one) for one in subjects)
+    assert not is_withdrawn(instruction, later)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "forbidden", "allowed"),
+    [
+        ("Always use French.", "Never use French.", "You may use French again."),
+        ("I prefer tables.", "Please don't use tables.", "You can use tables again."),
+        ("Always add links.", "Always avoid links.", "You can add links again."),
+        (
+            "Bitte verwende immer Emojis.",
+            "Bitte verwende keine Emojis.",
+            "Du darfst wieder Emojis verwenden.",
+        ),
+        (
+            "Usa siempre emojis.",
+            "Por favor, no uses emojis.",
+            "Puedes usar emojis otra vez.",
+        ),
+        (
+            "Пожалуйста, всегда используй смайлики.",
+            "Пожалуйста, не используй смайлики.",
+            "Можешь снова использовать смайлики.",
+        ),
+        ("请总是用表情符号。", "请不要用表情符号。", "现在可以用表情符号了。"),
+    ],
+)
+def test_what_is_allowed_again_was_forbidden(wanted: str, forbidden: str, allowed: str) -> None:
+    assert is_withdrawn(forbidden, allowed)
+    assert not is_withdrawn(wanted, allowed)
 
 
 def test_a_sentence_may_take_one_back_and_give_another() -> None:
