@@ -135,6 +135,13 @@ _SAYING_WEIGHT = 0.3
 _MOST_WORDS = 32  # of a question, that have near ones, or several stems
 _LONG = 4_000  # characters of English, whose words take half a millisecond
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
+_DAY_OF_MONTH = re.compile("(?a:[1-9]|[12][0-9]|3[01])")
+_DATE = re.compile(r"\d[./-]\d{1,2}[./-]\d")
+_TITLED = late(  # in German each noun has a capital; "meine Frau Anna" is a wife
+    r"(?<!eine )(?<!ihre )(?<!Ihre )(?<!unsere )(?<!eure )"
+    r"\b((?:Frau|Herrn?|Familie|Doktor|Professor(?:in)?|(?:Dr|Prof)\.)"
+    r"(?:\s+(?:Dr|Prof)\.)*\s+[^\W\d_a-z]\w+)"
+)
 
 
 class Question(msgspec.Struct, frozen=True, dict=True):
@@ -168,6 +175,13 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     def is_of_assistant(self) -> bool:
         """See `asks_what_assistant_said`."""
         return asks_what_assistant_said(self.text)
+
+    @cached_property
+    def bare_numbers(self) -> Collection[str]:
+        """Return its numbers that a day of a month may have, if it names no day."""
+        if self.periods or _DATE.search(self.text) is not None:
+            return ()
+        return [one for one in self.stems if _DAY_OF_MONTH.fullmatch(one) is not None]
 
     @property
     def asks(self) -> bool:
@@ -229,10 +243,25 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def words_with_near_ones(self) -> Sequence[str]:
         """The words for which near ones are looked for."""
-        found = [] if self.text.isupper() else _NAME.findall(self.text)
-        names = {name.casefold() for name in found}
-        wanted = [word for word in dict.fromkeys(surface_words(self.text)) if word not in names]
-        return wanted[:_MOST_WORDS]
+        wanted = dict.fromkeys(surface_words(self.text))
+        return [word for word in wanted if word not in self._names][:_MOST_WORDS]
+
+    @cached_property
+    def _names(self) -> Collection[str]:
+        """Return the words of names within its sentences, as `surface_words` gives them."""
+        if self.text.isupper():
+            return ()
+        names = _TITLED() if self.language == "de" else _NAME
+        found = names.findall(self.text[:_LONG])
+        return frozenset(surface_words(" ".join(found)))
+
+    @property
+    def stems_with_related_ones(self) -> Sequence[str]:
+        """The stems of words that are no names."""
+        if self._forms is None or not self._names:
+            return self.stems
+        wanted = [form for forms in self._forms if forms[0] not in self._names for form in forms]
+        return words(" ".join(dict.fromkeys(wanted)))
 
     @cached_property
     def _forms(self) -> Sequence[tuple[str, ...]] | None:
@@ -292,7 +321,7 @@ def related_words(question: Question, names: Collection[str]) -> Mapping[str, st
     """
     if question.identifiers:
         return {}
-    stems: Sequence[str] = question.stems
+    stems: Sequence[str] = question.stems_with_related_ones
     if question.language in {"", "en"}:
         stems = stem_words(question.words_with_near_ones)
     related: dict[str, str] = {}

@@ -303,6 +303,8 @@ def find_matches(
     related = related_words(question, traits.stems_of_names) if config.near_words else {}
     terms = _make_terms(weights, related, config.near_words)
     found = _look_up(parts, terms.hashes)
+    if numbers := question.bare_numbers:
+        found = {name: _without_dates(one, terms, numbers, traits) for name, one in found.items()}
     scores = {name: joined(scores_together(found[name], terms)) for name in _TEXTS}
     lists = {name: top(one, (one > 0) & eligible, config.depth) for name, one in scores.items()}
     if question.vector is not None and parts[0].has_vectors:
@@ -358,6 +360,26 @@ def _look_up(
         name: [one.texts[name].look_up(mine) for one, mine in zip(parts, numbers, strict=True)]
         for name in _TEXTS
     }
+
+
+def _without_dates(
+    found: Sequence[Postings], terms: Terms, numbers: Collection[str], traits: Traits
+) -> list[Postings]:
+    """The postings without those of numbers that are only the day before a message's text.
+
+    "Which bus goes to room 7?" does not ask for what was said on the seventh of a month.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    number_of = {hash(one): int(one) for one in numbers}
+    asked = np.array([number_of.get(one, 0) for one in terms.hashes.tolist()])
+    kept, start = [], 0
+    for one in found:
+        days = traits.days[start : start + len(one.index.lengths)].astype("datetime64[D]")
+        of_month = (days - days.astype("datetime64[M]")).astype(np.int64) + 1
+        kept.append(one.without((one.of_each(asked) == of_month[one.places]) & (one.times == 1)))
+        start += len(days)
+    return kept
 
 
 def _session_scores(

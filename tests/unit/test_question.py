@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 from remora import Config, Runtime
 from remora.config import RecallConfig
@@ -200,3 +201,22 @@ async def test_the_budget_decides_how_many() -> None:
         assert len(other.memories) == 16
         ferry = await new.load(query="When does the ferry leave for Texel?", max_tokens=2_000)
         assert ferry.memories[0].text == "The ferry to Texel leaves at noon."
+
+
+async def test_a_number_is_no_day_of_a_month() -> None:
+    """A message is searched with its date before it, which a bare number does not ask for."""
+    day = 86_400_000_000
+    said = ["The meeting is in room 7.", "We painted the fence.", "The bus is late."]
+    rows = [
+        replace(
+            row(3 * n, text),
+            created_us=(6 + n) * day,
+            turn=f"({7 + n} January 1970) User: {text}",
+            window=f"({7 + n} January 1970) User: {text}",
+        )
+        for n, text in enumerate(said)
+    ]
+    assert await order(rows, Question("8+8=?")) == []
+    assert await order(rows, Question("Who is in 7?")) == ["s-0"]
+    assert await order(rows, Question("Who sat in room 9?")) == ["s-0"]
+    assert (await order(rows, await ask("What was on 8 January?", None, today=30)))[0] == "s-3"

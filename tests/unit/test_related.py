@@ -57,6 +57,28 @@ def test_identifiers_and_names_have_no_other_words() -> None:
     assert not related_words(Question("who saw rose?"), {"rose"})
 
 
+@pytest.mark.parametrize(
+    ("question", "word", "other"),
+    [
+        ("Was hat Frau Koch über den Termin gesagt?", "koch", "cook"),
+        ("Was hat Frau Koch über den Termin gesagt?", "frau", "wife"),
+        ("Wo wohnt Herr Dr. Arzt mit dem Auto?", "arzt", "doctor"),
+        ("Où travaille Pain avec sa voiture ?", "pain", "bread"),
+    ],
+)
+def test_names_in_other_languages_are_no_words(question: str, word: str, other: str) -> None:
+    assert word in Question(question).stems
+    assert {*words(other)} <= related(question)
+    assert related_words(Question(question), ())
+    assert not {*words(other)} & related_words(Question(question), ()).keys()
+
+
+def test_a_wife_with_a_name_is_a_wife() -> None:
+    for question in ("Wo arbeitet meine Frau Anna?", "Wo hat mein Koch das Brot gekauft?"):
+        asked = Question(question)
+        assert {"wife", "cook"} & related_words(asked, ()).keys()
+
+
 def ranked(question: str, *said: str) -> list[str]:
     """The texts that an index finds, best first."""
     rows = [long_term_row(f"r{seq}", text, seq=seq) for seq, text in enumerate(said, start=1)]

@@ -180,6 +180,8 @@ class Postings:
         starts, stops = index.starts[numbers], index.starts[numbers + 1]
         self.index = index
         self.counts = stops - starts
+        self._numbers = numbers
+        self._kept: npt.NDArray[np.bool_] | None = None
         pairs = zip(starts.tolist(), stops.tolist(), strict=True)
         self._slices = [slice(start, stop) for start, stop in pairs if start < stop]
 
@@ -197,6 +199,17 @@ class Postings:
     def worth(self) -> npt.NDArray[np.float32]:
         """Return what that is worth, if the index has all texts; shape (postings,)."""
         return self._joined(self.index.worth)
+
+    def without(self, left_out: npt.NDArray[np.bool_]) -> Postings:
+        """These without some of the postings; shape (postings,)."""
+        import numpy as np  # noqa: PLC0415
+
+        words = len(self.counts)
+        kept = ~left_out
+        fewer = Postings(self.index, self._numbers)
+        fewer.counts = np.bincount(self.of_each(np.arange(words))[kept], minlength=words)
+        fewer._kept = kept
+        return fewer
 
     def of_each(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """The words' values, for each posting of a word; shape (postings,)."""
@@ -242,7 +255,8 @@ class Postings:
         import numpy as np  # noqa: PLC0415
 
         slices = self._slices
-        return np.concatenate([column[one] for one in slices]) if slices else column[:0]
+        joined = np.concatenate([column[one] for one in slices]) if slices else column[:0]
+        return joined if self._kept is None else joined[self._kept]
 
 
 def scores_together(found: Sequence[Postings], terms: Terms) -> list[npt.NDArray[np.float64]]:
