@@ -37,6 +37,11 @@ WAYS = {
     "narrow": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
     "narrow dark": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
 }
+EACH_WAY = [
+    pytest.param(way, id=name, marks=[pytest.mark.nightly] if name in {"dark", "narrow"} else [])
+    for name, way in WAYS.items()
+]
+"""Each width and each scheme once, and in the nightly run all of them."""
 ENVIRONMENT = {
     **LEAN_ENVIRONMENT,
     "REMORA_BUFFER__TOKEN_LIMIT": "600",

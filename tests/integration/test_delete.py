@@ -20,7 +20,11 @@ from tests.programs import run_command_aside
 pytestmark = pytest.mark.anyio
 
 SECRET = "qzvkpin"
-SMALL: dict[str, Any] = {"buffer": {"token_limit": 400}, "tokens": {"counter": "heuristic"}}
+SMALL: dict[str, Any] = {
+    "buffer": {"token_limit": 400},
+    "tokens": {"counter": "heuristic"},
+    "supervisor": {"backoff_s": 0.01},
+}
 FOLDS = Config.from_dict(SMALL)
 
 

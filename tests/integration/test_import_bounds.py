@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves r
 
 CONFIG = Config.from_dict(
     {
-        "journal": {"max_import_mb": 16.0},
+        "journal": {"max_import_mb": 4.0},
         "long_term": {"enabled": False},
         "models": {"embedder": "none"},
         "tokens": {"counter": "heuristic"},
@@ -47,9 +47,9 @@ def _repeat(path: Path, *, messages: int, content: str, sessions: int = 1) -> No
 @pytest.mark.parametrize(
     ("messages", "size", "sessions", "text"),
     [
-        (200_000, 10, 1, "more than 16 MB"),
-        (4_000, 1_000_000, 1, "more than 16 MB"),
-        (5_000, 10, 12, "times as much as its files"),
+        (50_000, 10, 1, "more than 4 MB"),
+        (4_000, 1_000_000, 1, "more than 4 MB"),
+        (1_250, 10, 12, "times as much as its files"),
     ],
     ids=["many messages", "large messages", "many sessions"],
 )
@@ -64,7 +64,7 @@ async def test_small_files_that_hold_gigabytes_are_refused(
     """S4.37: what the files themselves claim is right, but an import holds a bounded part of it at
     once, ends, and writes nothing.
     """
-    monkeypatch.setattr("remora.storage.export.arrow.FREE_BYTES", 1 << 24)
+    monkeypatch.setattr("remora.storage.export.arrow.FREE_BYTES", 1 << 22)
     monkeypatch.setattr("remora.storage.export.arrow.EXPANSION", 1)
     async with Runtime.in_memory(config=CONFIG) as runtime:
         await runtime.session("alice", "one").append(user("m1"))

@@ -21,6 +21,7 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
     which memory types there are.
     """
     pytest.importorskip("schemathesis")
+    import requests  # noqa: PLC0415
     import schemathesis  # noqa: PLC0415  # it takes a second to import
     from schemathesis.checks import not_a_server_error  # noqa: PLC0415
     from schemathesis.generation.hypothesis import builder  # noqa: PLC0415
@@ -38,15 +39,13 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
     # as its pytest plugin makes a test: examples of the description, edges of each type, and chance
     config = builder.HypothesisTestConfig(schema.config, list(builder.HypothesisTestMode))
     keys = tmp_path / "keys.txt"
-    key = add_key(keys, "shop")
-
-    every = list(HealthCheck)
+    key, every = add_key(keys, "shop"), list(HealthCheck)
 
     def try_operation(operation: Any, address: str) -> None:
         @settings(max_examples=20 if LONG else 5, derandomize=False, suppress_health_check=every)
         def conforms(case: Any) -> None:
             headers = {**(case.headers or {}), "Authorization": f"Bearer {key}"}
-            answer = case.call(base_url=address, headers=headers, timeout=None)
+            answer = case.call(base_url=address, session=session, headers=headers, timeout=None)
             too_long = answer.status_code == 413  # which schemathesis does not count as a rejection
             made = [
                 one for one in wanted if not (too_long and one is checks.negative_data_rejection)
@@ -59,7 +58,9 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
             e.add_note(f"this is about {operation.label}")
             raise
 
-    with http_server(tmp_path / "memory", keys) as (process, address):
+    session = requests.Session()
+    session.trust_env = False  # it would look for proxies and passwords at each request
+    with session, http_server(tmp_path / "memory", keys) as (process, address):
         results: list[Any] = list(schema.get_all_operations())
         tried = [one.ok() for one in results]
         assert len(tried) >= len(OPERATIONS)

@@ -17,6 +17,7 @@ import pytest
 
 from remora import Config, Runtime
 from tests.browsing import (
+    EACH_WAY,
     MARKS,
     WAYS,
     is_wider,
@@ -432,7 +433,7 @@ def test_a_session_of_many_messages(page: Any) -> None:
     assert page.locator("body *").count() < 5_000
 
 
-@pytest.mark.parametrize("page", WAYS.values(), ids=WAYS, indirect=True)
+@pytest.mark.parametrize("page", EACH_WAY, indirect=True)
 def test_everybody_can_use_it(page: Any) -> None:
     """No violation of axe-core's rules, and nothing is wider than the window."""
     page.click("#disk button")

@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tests.browsing import MARKS, WAYS, is_wider, opened, served, show, started_browser, visit
+from tests.browsing import (
+    EACH_WAY,
+    MARKS,
+    WAYS,
+    is_wider,
+    opened,
+    served,
+    show,
+    started_browser,
+    visit,
+)
 from tests.replaying import MODEL, Replayed
 
 pytestmark = MARKS
@@ -282,7 +292,7 @@ def test_health(page: Any, server: Server) -> None:
     assert float(rate.replace(",", "")) > 0
 
 
-@pytest.mark.parametrize("page", WAYS.values(), ids=WAYS, indirect=True)
+@pytest.mark.parametrize("page", EACH_WAY, indirect=True)
 def test_everybody_can_use_it(page: Any, server: Server, request: pytest.FixtureRequest) -> None:
     """Nothing is wider than the window; rules of axe-core: test_view_browser."""
     way = request.node.callspec.params["page"]
