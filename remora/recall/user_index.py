@@ -348,7 +348,12 @@ def _words_said(parts: Sequence[UserIndex], vocabulary: Vocabulary | None) -> np
     if vocabulary is None:
         return np.zeros(0, np.int32)
     places = [one.words_of(vocabulary) for one in parts]
-    return places[0] if len(places) == 1 else np.unique(np.concatenate(places))
+    if len(places) == 1:
+        return places[0]
+    said = np.zeros(max(int(one.max(initial=-1)) for one in places) + 1, np.bool_)
+    for one in places:  # `unique` takes six times as long
+        said[one] = True
+    return said.nonzero()[0].astype(np.int32)
 
 
 def _look_up(

@@ -136,7 +136,8 @@ def text_indices(
     lines: dict[str, array[int]] = {}
     read = [_read([column[place] for place in new.tolist()], numbers, lines) for column in columns]
     hashes = np.fromiter(map(hash, numbers.stems), np.int64, len(numbers.stems))
-    keys = np.unique(np.concatenate([hashes, *(index.keys for index in earlier[:1])]))
+    keys = np.sort(np.concatenate([hashes, *(index.keys for index in earlier[:1])]))
+    keys = keys[np.diff(keys, prepend=~keys[:1]) != 0]  # `unique` takes three times as long
     known = np.searchsorted(keys, hashes)
     parts = []
     used = np.zeros(len(keys), np.bool_)
