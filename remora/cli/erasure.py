@@ -9,8 +9,7 @@ from rich.console import Console
 
 from remora.cli import Commands
 from remora.cli.opening import connect_owner, directory_of
-from remora.cli.prompt import confirm
-from remora.cli.render import counted, named, print_json
+from remora.cli.render import confirm, counted, named, print_json
 from remora.cluster.acting import Actions
 
 _DESCRIPTION = """\

@@ -28,12 +28,17 @@ import remora
 from remora.api.base import BaseRuntime
 from remora.cli import Commands
 from remora.cli.configuration import render_changes, render_defaults
+from remora.cli.contents import (
+    add_listing_parsers,
+    command_recall,
+    command_sessions,
+    command_show,
+    command_users,
+    show_session,
+)
 from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.health import add_health_parsers, command_health, command_top
-from remora.cli.http import add_http_parsers, command_http, command_keys
 from remora.cli.jobs import add_jobs_parser, command_jobs
-from remora.cli.listing import add_listing_parsers, command_sessions, command_users
-from remora.cli.mcp import add_mcp_parser, command_mcp
 from remora.cli.opening import (
     is_in_database,
     memory_directory,
@@ -50,8 +55,15 @@ from remora.cli.render import (
     print_report,
 )
 from remora.cli.replay import ReplayReport, replay
-from remora.cli.resharding import add_reshard_parser, command_reshard
-from remora.cli.show import command_recall, command_show, show_session
+from remora.cli.servers import (
+    add_http_parsers,
+    add_mcp_parser,
+    add_view_parser,
+    command_http,
+    command_keys,
+    command_mcp,
+    command_view,
+)
 from remora.cli.transfer import (
     add_transfer_parsers,
     command_export,
@@ -61,8 +73,14 @@ from remora.cli.transfer import (
     progress_bar,
 )
 from remora.cli.tune import add_tune_parser, command_tune
-from remora.cli.upkeep import add_upkeep_parsers, command_backup, command_repair, command_verify
-from remora.cli.view import add_view_parser, command_view
+from remora.cli.upkeep import (
+    add_reshard_parser,
+    add_upkeep_parsers,
+    command_backup,
+    command_repair,
+    command_reshard,
+    command_verify,
+)
 from remora.cli.workers import add_worker_parsers, command_owners, command_serve
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError

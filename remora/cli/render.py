@@ -1,10 +1,10 @@
-"""Output of the command line."""
+"""Output of the command line, and the question before what cannot be undone."""
 
 from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,9 +19,11 @@ from rich.text import Text
 from remora.actors.session.messages import SessionView
 from remora.cli.reader import Conversations
 from remora.cli.replay import ReplayReport, percentile
+from remora.errors import InvalidInput
 from remora.messages import Message, plain_text
 from remora.recall.memory import Memory
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
 
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _WIDEST = 1000
@@ -257,3 +259,29 @@ def named(name: str) -> str:
             for c in name
         )
     )
+
+
+async def confirm(
+    console: Console,
+    question: str,
+    *,
+    without_terminal: str,
+    show: Callable[[], None] = lambda: None,
+) -> bool:
+    """Ask on the terminal, and return whether the answer is yes.
+
+    Args:
+        console: prints the question.
+        question: the question.
+        without_terminal: the error text without a terminal.
+        show: prints what has to be seen before the answer.
+
+    Raises:
+        InvalidInput: standard input is not a terminal.
+    """
+    if not sys.stdin.isatty():
+        raise InvalidInput(without_terminal)
+    show()
+    console.print(f"{question} [y/N] ", end="", markup=False, highlight=False)
+    answer = await run_in_thread(sys.stdin.readline)
+    return answer.strip().casefold() in {"y", "yes"}

@@ -21,7 +21,7 @@ from remora.runtime.jobs import QueueStatistics
 from remora.runtime.meters import Histogram
 from remora.runtime.threads import run_in_thread
 from remora.view.disk import measure_files
-from remora.view.watching import Watch
+from remora.view.watch import Watch
 
 _INTERVAL_S = 2.0
 _KEPT = 150  # five minutes

@@ -31,7 +31,7 @@ from remora.storage.sqlite.peek import peek_users
 from remora.storage.sqlite.schema import FORMAT
 from remora.storage.sqlite.sizes import TABLES, peek_sizes
 from remora.view.health import HealthSamples
-from remora.view.watching import MAX_PAGES, TooManyPages, Watch
+from remora.view.watch import MAX_PAGES, TooManyPages, Watch
 from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, poison
 from tests.copies import copy_memory
 from tests.page import HOME, TOKEN, opened_page
@@ -884,7 +884,7 @@ async def test_wrong_options(
     ):
         with monkeypatch.context() as without:
             if missing is not None:
-                for name in ("remora.view.serving", "remora.view.app"):
+                for name in ("remora.view.app", "remora.view.app"):
                     without.delitem(sys.modules, name, raising=False)
                 without.setitem(sys.modules, missing, None)
             assert await anyio.to_thread.run_sync(main, ["view", *arguments]) == 1

@@ -40,10 +40,10 @@ CHANGES = re.compile(
 
 ALLOWED = {
     "adapters/ray.py _check": "the node's actor is a process of its own",
-    "cli/http.py command_http": "a command is a process of its own",
+    "cli/servers.py command_http": "a command is a process of its own",
     "cli/main.py _ended_by_sigterm": "",
     "cli/main.py main": "",
-    "cli/mcp.py command_mcp": "",
+    "cli/servers.py command_mcp": "",
     "cli/workers.py command_owners": "",
     "cli/workers.py command_serve": "",
     "cluster/serve.py main": "an owner is a process of its own, and has nothing else yet",
