@@ -11,7 +11,7 @@ from remora.errors import InvalidInput
 from remora.ids import validate_id
 from remora.recall.memory import Memory
 from remora.rest import differences as ask
-from remora.rest import memory_shapes as shapes
+from remora.rest import shapes
 from remora.services.arguments import check_int
 from remora.services.recording import check_types
 

@@ -17,8 +17,7 @@ from remora.ids import SessionKey, validate_id
 from remora.messages import MessageLike, Receipt
 from remora.recall.memory import Memory
 from remora.rest import differences as ask
-from remora.rest import memory_shapes as shapes
-from remora.rest import shapes as session_shapes
+from remora.rest import shapes
 from remora.services.arguments import check_choice, check_flag, check_int, check_page
 from remora.services.recording import check_types
 from remora.services.turns import LocalTurns
@@ -78,7 +77,7 @@ class ClientUser:
         check_flag(empty, "empty")
 
         async def page(size: int, behind: str | None) -> list[SessionListing]:
-            given = session_shapes.SessionsListing(
+            given = shapes.SessionsListing(
                 prefix=prefix, order=order, limit=size, after=behind, empty=empty
             )
             found = await self._service.call(ask.list_sessions, self._names, given)

@@ -14,8 +14,7 @@ from itertools import islice
 
 import msgspec
 
-from remora.languages.detection import language_of
-from remora.languages.function_words import FUNCTION_WORDS
+from remora.languages.detection import FUNCTION_WORDS, language_of
 from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 

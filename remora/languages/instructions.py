@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remora.languages.function_words import FUNCTION_WORDS
+from remora.languages.detection import FUNCTION_WORDS
 from remora.languages.patterns import late
 from remora.languages.search_words import (
     fold_accents,

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from remora.languages.cues import says_i, says_when
-from remora.languages.detection import language_of, may_be_foreign
-from remora.languages.function_words import FUNCTION_WORDS
+from remora.languages.detection import FUNCTION_WORDS, language_of, may_be_foreign
 from remora.languages.patterns import make_splitter
 from remora.languages.search_words import pair_characters
 from remora.models.clipping import cut_sentences

@@ -17,7 +17,7 @@ import msgspec
 from remora.api.base import BaseRuntime
 from remora.errors import KeyRefused, RateLimited
 from remora.models.answers import mend_escapes
-from remora.rest import memory_shapes, shapes
+from remora.rest import shapes
 from remora.rest.keys import KeyFile
 from remora.rest.limits import AddressLimit, RateLimit
 from remora.rest.openapi import describe_service
@@ -473,9 +473,9 @@ def _is_long(answer: Any) -> bool:
             sizes = (
                 len(one.content or "") if isinstance(one.content, str) else _LARGE for one in found
             )
-        case memory_shapes.Recalled(memories=memories):
+        case shapes.Recalled(memories=memories):
             sizes = (len(one.text) for one in memories)
-        case memory_shapes.StateShown(values=values):
+        case shapes.StateShown(values=values):
             return len(values) > _MANY
         case (
             shapes.ContextShown(tokens=tokens)

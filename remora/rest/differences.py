@@ -11,7 +11,7 @@ from remora.api.turn import Turn, turn_to_answer
 from remora.errors import InvalidInput, TurnClosed
 from remora.messages import Message, Receipt
 from remora.recall.context import Context, Sources
-from remora.rest import memory_shapes, shapes
+from remora.rest import shapes
 from remora.rest.operation import Asked
 from remora.rest.problems import FailureLog, TierFailed
 from remora.services.deleting import DeletionReceipt
@@ -58,22 +58,22 @@ async def list_messages(asked: Asked) -> shapes.MessagePage:
     return shapes.MessagePage(shown, shown[-1].seq if len(found) > len(shown) else None)
 
 
-async def list_memories(asked: Asked) -> memory_shapes.Recalled:
+async def list_memories(asked: Asked) -> shapes.Recalled:
     """Return what long-term memory holds of a user; messages only if they are asked for."""
     given = asked.given
     types = _split(given.types) or (None if given.messages else _NOT_MESSAGES)
     found = await asked.user.memories(
         types, order=given.order, limit=given.limit, session=given.session, agent=given.agent
     )
-    return memory_shapes.Recalled(found)
+    return shapes.Recalled(found)
 
 
-async def list_shared(asked: Asked) -> memory_shapes.Recalled:
+async def list_shared(asked: Asked) -> shapes.Recalled:
     """Return what members recorded."""
     given = asked.given
     with asked.in_own_words():
         found = await asked.member.memories(_split(given.types), limit=given.limit)
-    return memory_shapes.Recalled(found)
+    return shapes.Recalled(found)
 
 
 def _split(types: str | None) -> list[str] | None:

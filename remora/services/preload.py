@@ -6,8 +6,8 @@ loaded: reading modules during a request would block the event loop.
 
 from __future__ import annotations
 
-from remora.languages.compounds import load_heads
 from remora.languages.instructions import load_signs
+from remora.languages.search_words import load_heads
 from remora.recall.question import load_related
 from remora.runtime.threads import load_module
 
