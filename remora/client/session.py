@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from remora.api.deletion import Deletable, parse_deletion
+from remora.api.keyed_state import KeyedState, StateValue
 from remora.api.session import Session
 from remora.api.turn import (
     Chunk,
@@ -23,8 +24,8 @@ from remora.api.turn import (
     TurnPhase,
     turn_not_open,
 )
-from remora.client.keyed_state import ClientState
 from remora.client.messages import (
+    list_all,
     receipt_of,
     spoken_messages,
 )
@@ -49,7 +50,7 @@ from remora.services.deleting import DeletionReceipt
 from remora.services.parts import OfOneProcess
 from remora.services.turns import HeldTurn, LocalTurns
 
-__all__ = ["ClientSession", "ClientTurn"]
+__all__ = ["ClientSession", "ClientState", "ClientTurn"]
 
 _PAGE = 1_000
 _PAGE_WITH_BYTES = 100  # a message may have some megabytes of attachments
@@ -437,3 +438,44 @@ def _check(query: object) -> Query:
     if query is None or query is False:
         return query
     return check_query(query)
+
+
+class ClientState(OfOneProcess):
+    """Small JSON values by key, kept with a session or a user. See `remora.KeyedState`.
+
+    A value is set by one request, which is not sent again if it may have run: `OutcomeUnknown`
+    tells that. Read the value then.
+    """
+
+    __slots__ = ("_names", "_service")
+
+    def __init__(self, service: Service, names: dict[str, str]) -> None:
+        self._service, self._names = service, names
+
+    def __repr__(self) -> str:
+        return f"ClientState({', '.join(map(repr, self._names.values()))}, {self._service.url})"
+
+    get = served(KeyedState.get)
+    get_many = served(KeyedState.get_many)
+    set = served(KeyedState.set)
+    delete = served(KeyedState.delete)
+    change = served(KeyedState.change)
+    _page = served(KeyedState.items)
+
+    async def items(
+        self,
+        *,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | None = None,
+        backward: bool = False,
+    ) -> list[StateValue]:
+        """All values, or a page of them, in the order of their keys. See `remora.KeyedState.items`.
+
+        More than 1,000 come by several requests, so they may be of several moments.
+        """
+
+        async def page(size: int, behind: str | None) -> list[StateValue]:
+            return await self._page(prefix=prefix, limit=size, after=behind, backward=backward)
+
+        return await list_all(page, limit, after, "key")

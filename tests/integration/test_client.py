@@ -22,10 +22,8 @@ import remora
 from remora import Client, Runtime, errors
 from remora.api.keyed_state import KeyedState
 from remora.api.shared import SharedMember, SharedScope
-from remora.client.keyed_state import ClientState
-from remora.client.session import ClientSession, ClientTurn
-from remora.client.shared import ClientMember, ClientScope
-from remora.client.user import ClientUser
+from remora.client.client import ClientMember, ClientScope, ClientUser
+from remora.client.session import ClientSession, ClientState, ClientTurn
 from remora.rest.keys import add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
 from remora.rest.problems import Problem, describe
