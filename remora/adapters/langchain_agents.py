@@ -188,12 +188,7 @@ def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[BaseTool]:
 
 def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:
     """The messages that the session does not have, without summaries that LangChain made of it."""
-    noted = state.get("remora_stored") or ()
-    if isinstance(noted, str):  # an earlier release noted the newest one
-        places = [place for place, one in enumerate(messages) if one.id == noted]
-        messages = messages[places[-1] + 1 :] if places else messages
-        noted = ()
-    stored = set(noted)
+    stored = set(state.get("remora_stored") or ())
     return [
         one
         for one in messages
@@ -210,7 +205,7 @@ def _branch(state: Any) -> tuple[str, list[str]] | None:
     """The thread, and the ids that it keeps, of a run that goes on from an earlier checkpoint."""
     named = get_config().get("metadata") or {}
     noted = state.get("remora_stored") or []
-    if "checkpoint_id" not in named or "thread_id" not in named or isinstance(noted, str):
+    if "checkpoint_id" not in named or "thread_id" not in named:
         return None
     return str(named["thread_id"]), noted
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from remora.api.session import Session
 from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey
 from remora.messages import MessageLike, Receipt
 from remora.runtime.concurrency import map_concurrently
-
-Batch: TypeAlias = tuple[Session, MessageLike | Iterable[MessageLike], str | None]
-"""A session, one message or many, and an idempotency key or None."""
 
 
 async def append_batches(
@@ -21,7 +18,7 @@ async def append_batches(
     """Append each batch; batches for one session keep their order.
 
     Args:
-        batches: of sessions of that kind.
+        batches: a session of that kind, one message or many, and an idempotency key or None.
         concurrency: how many sessions are appended to at once.
         kind: of session.
 

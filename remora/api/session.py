@@ -666,8 +666,6 @@ class Session:
 
 # -- the buffer as the handle returns it: messages, search results, plain data ---------------------
 
-_IDS_SEPARATE = "ids of messages are given as ids=[…]"
-
 
 class BufferHit(msgspec.Struct, frozen=True):
     """A message of the buffer that a search found; `score` is comparable within one search only."""

@@ -160,15 +160,13 @@ def runtime_of(memory: BaseRuntime, user: str) -> Runtime:
 
 
 @asynccontextmanager
-async def open_runtime(
-    arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
-) -> AsyncIterator[BaseRuntime]:
-    """The memory for a command; with `journal_only`, without long-term memory and models.
+async def open_runtime(arguments: argparse.Namespace, **options: Any) -> AsyncIterator[BaseRuntime]:
+    """The memory for a command.
 
     It does not wait for a server that owns the directory, but says at once that there is one.
     """
     directory, config = directory_of(arguments), arguments.configured
-    async with open_owned(directory, config, journal_only=journal_only, **options) as memory:
+    async with open_owned(directory, config, **options) as memory:
         yield memory
 
 

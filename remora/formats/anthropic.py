@@ -165,12 +165,12 @@ def _read_part(block: dict[str, Any], index: int) -> dict[str, Any] | None:
         case "text", _:
             return {"type": "text", "text": block.get("text")}
         case "image", "base64" if media_type:
-            url = data_url(media_type, data_field(source, "data", index))
+            url = data_url(media_type, data_field(source, index))
             return {"type": "image_url", "image_url": {"url": url}}
         case "image", "url":
             return {"type": "image_url", "image_url": {"url": source.get("url")}}
         case "document", "base64" if media_type:
-            file = {"file_data": data_url(media_type, data_field(source, "data", index))}
+            file = {"file_data": data_url(media_type, data_field(source, index))}
             if title := text_field(block, "title", index):
                 file["filename"] = title
             return {"type": "file", "file": file}

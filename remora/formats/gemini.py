@@ -172,7 +172,7 @@ def _read_part(part: Mapping[str, Any], index: int) -> dict[str, Any] | None:
         return {"type": "text", "text": text}
     if isinstance(blob := part.get("inline_data"), dict):
         media_type = text_field(blob, "mime_type", index) or ""
-        data = data_field(blob, "data", index)
+        data = data_field(blob, index)
         if isinstance(data, str):  # base64, at times of the kind for URLs
             data = data.replace("-", "+").replace("_", "/")
         url = data_url(media_type, data)

@@ -104,16 +104,16 @@ def text_field(given: Mapping[str, Any], name: str, index: int) -> str | None:
     raise _wrong(name, "a text", value, index)
 
 
-def data_field(given: Mapping[str, Any], name: str, index: int) -> str | bytes:
-    """The bytes, or their base64, under a name of what a caller gave; empty for none.
+def data_field(given: Mapping[str, Any], index: int) -> str | bytes:
+    """The bytes, or their base64, under ``data`` of what a caller gave; empty for none.
 
     Raises:
         InvalidMessage: something else is there; `index` is the message's.
     """
-    value = given.get(name)
+    value = given.get("data")
     if value is None or isinstance(value, (str, bytes)):
         return value or ""
-    raise _wrong(name, "bytes or their base64", value, index)
+    raise _wrong("data", "bytes or their base64", value, index)
 
 
 def dict_field(given: Mapping[str, Any], name: str, index: int) -> dict[str, Any]:

@@ -55,7 +55,6 @@ class BlocksHandler:
         batch_tokens: tokens that a block is shown at once; a larger unit is a batch of its
             own.
         redact: applied to every text before a block sees it.
-        put_s: how long a block may take for a batch.
     """
 
     def __init__(
@@ -66,14 +65,12 @@ class BlocksHandler:
         *,
         batch_tokens: int,
         redact: Callable[[str], str] | None = None,
-        put_s: float = _PUT_S,
     ) -> None:
         self._journal = journal
         self._tell = tell
         self._blocks = blocks
         self._batch_tokens = batch_tokens
         self._redact = redact
-        self._put_s = put_s
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt: all blocks at once.
@@ -149,7 +146,7 @@ class BlocksHandler:
     async def _put(self, feed: _Feed, first: int, batch: Sequence[Entry]) -> None:
         messages = [ChatMessage.of_entry(self._redact_entry(entry)) for entry in batch]
         block = self._blocks.copy(feed.key, feed.prototype, feed.progress.state)
-        with anyio.fail_after(self._put_s):
+        with anyio.fail_after(_PUT_S):
             await call_guarded(
                 block.aput, messages, user_id=feed.key.user, session_id=feed.key.session
             )

@@ -327,6 +327,7 @@ class _CallableReranker:
         return await _call(self._function, query, texts, threads=self._threads)
 
 
+_EMBEDDING_S = 60.0
 _THREADS = 8  # for each model, so that slow models do not use up the threads that count tokens
 
 
@@ -460,14 +461,12 @@ def _enter(embedder: Embedder) -> Iterator[None]:
         _embedding.set(around)
 
 
-async def embed_texts(
-    embedder: Embedder, texts: Sequence[str], *, timeout_s: float = 60.0
-) -> npt.NDArray[np.float32]:
+async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """Unit vectors of texts by any embedder, shape (len(texts), dimension); zeros stay zeros.
 
     Raises:
-        ModelError: the embedder raised, returned something else, or took longer than `timeout_s`:
-            a call that hangs would hold a place that others wait for.
+        ModelError: the embedder raised, returned something else, or took longer than a minute: a
+            call that hangs would hold a place that others wait for.
         ReentrantAsk: called from within the embedder itself.
     """
     import numpy as np  # noqa: PLC0415
@@ -476,7 +475,7 @@ async def embed_texts(
         if getattr(embedder, "gives_unit_vectors", False):
             # a part of remora that calls this function itself: twice takes 0.1 ms longer
             return cast("npt.NDArray[np.float32]", await embedder.embed([*texts]))
-        answer = await _ask(embedder, texts, timeout_s)
+        answer = await _ask(embedder, texts)
     try:
         with np.errstate(over="ignore"):
             vectors = np.asarray(answer, dtype=np.float32)
@@ -498,17 +497,17 @@ async def embed_texts(
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
 
 
-async def _ask(embedder: Embedder, texts: Sequence[str], timeout_s: float) -> Any:
+async def _ask(embedder: Embedder, texts: Sequence[str]) -> Any:
     """The embedder's answer, whatever it is."""
     try:
-        with anyio.fail_after(timeout_s):
+        with anyio.fail_after(_EMBEDDING_S):
             return await call_guarded(embedder.embed, [*texts])
     except ModelError:
         raise
     except TimeoutError as e:
         probe("embedder_hung")
         raise ModelTimeout(
-            f"the embedder {embedder.name} did not answer within {timeout_s:g} s"
+            f"the embedder {embedder.name} did not answer within {_EMBEDDING_S:g} s"
         ) from e
     except Exception as e:  # a plugged-in embedder may raise anything; it may work later
         text, cause = describe_failure(e)

@@ -589,20 +589,6 @@ class Pruned(msgspec.Struct, frozen=True):
     entries: tuple[int, ...] = ()
 
 
-ActorRecord: TypeAlias = (
-    Opened
-    | Appended
-    | BufferMoved
-    | JobsStarted
-    | JobAdvanced
-    | StateChanged
-    | Remembered
-    | MemoryChanged
-    | MemoriesRemoved
-    | Pruned
-)
-
-
 # -- saved actors ----------------------------------------------------------------------------------
 
 

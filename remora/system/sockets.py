@@ -265,11 +265,11 @@ def connect_socket(path: Path, timeout_s: float) -> socket.socket:
     return connect_peer(path, timeout_s)[0]
 
 
-def is_readable(connection: socket.socket, seconds: float = 0.0) -> bool:
-    """Return whether something can be read, or the connection has ended; waits for it."""
+def is_readable(connection: socket.socket) -> bool:
+    """Return whether something can be read, or the connection has ended."""
     with _Poll() as watched:
         watched.register(connection, selectors.EVENT_READ)
-        return bool(watched.select(seconds))
+        return bool(watched.select(0.0))
 
 
 # -- TCP -------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class Database:
 
 _FORMAT = 1
 _INSTANCE = re.compile("[0-9a-f]{6}")
+_PATIENCE_S = 3.0  # a reader's connection that does not answer for so long is broken
 _LONGEST_NAME = 36  # a shard's has up to four more
 _TABLES = f"""
 CREATE TABLE remora.cluster (
@@ -461,13 +462,10 @@ class ClusterReader:
         dsn: of the database.
         schema: of the memory.
         shards: how many it must have; None for any number.
-        patience_s: after so long without an answer the connection counts as broken.
     """
 
-    def __init__(
-        self, dsn: str, schema: str, shards: int | None = None, *, patience_s: float = 3.0
-    ) -> None:
-        self._database = Database(Address(dsn, check_schema_name(schema), patience_s))
+    def __init__(self, dsn: str, schema: str, shards: int | None = None) -> None:
+        self._database = Database(Address(dsn, check_schema_name(schema), _PATIENCE_S))
         self._schema = schema
         self._shards = shards
         self._prepared: asyncpg.Connection[Any] | None = None

@@ -15,7 +15,6 @@ import asyncpg
 from remora.config import Durability
 from remora.errors import CommitFailed, InvalidInput, OutcomeUnknown, OwnershipLost, StorageError
 from remora.ids import SessionKey
-from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.runtime.threads import run_in_thread
 from remora.storage.attachments import Attachments
@@ -46,8 +45,6 @@ from remora.storage.postgres.writer import JournalWriter
 from remora.storage.rows import SEQ_BITS
 from remora.storage.sql.queries import Query
 from remora.storage.sql.trimming import Archive, choose_batch, trim_beyond
-
-_logger = get_logger(__name__)
 
 
 class PostgresJournal(PostgresReader, JournalWriter):

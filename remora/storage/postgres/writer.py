@@ -31,7 +31,6 @@ import asyncpg
 import msgspec
 
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost
-from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.probes import probe
@@ -51,7 +50,6 @@ from remora.storage.rows import HALF, ROLE_CODES, SEQ_BITS, SHARES, RecordRows, 
 
 T = TypeVar("T")
 
-_logger = get_logger(__name__)
 _COMMIT = "SELECT remora.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 _NOT_OURS = (OVERTAKEN, NEXT_NUMBER)
 _MOST_BYTES = 32 << 20  # of one commit; PostgreSQL takes less than 1 GB
