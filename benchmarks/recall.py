@@ -70,8 +70,7 @@ from benchmarks.speed.bars import read_bars
 from benchmarks.synthetic.__main__ import CHATS, DAILY, DESK
 from benchmarks.synthetic.chats import to_jsonl
 from remora import Config, Runtime
-from remora.cli.reader import Conversations, read_conversations
-from remora.cli.replay import percentile, replay
+from remora.cli.replay import Conversations, percentile, read_conversations, replay
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Embedder, as_embedder, embed_texts
 from remora.models.static import WordLlamaEmbedder

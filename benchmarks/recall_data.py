@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from remora.cli.reader import Conversations
+from remora.cli.replay import Conversations
 
 __all__ = ["Answer", "Place", "Question", "Rows", "read_questions", "read_unanswerable"]
 

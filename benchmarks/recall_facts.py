@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from remora import Memory
-from remora.cli.reader import Conversations
+from remora.cli.replay import Conversations
 from remora.messages import plain_text
 
 __all__ = ["GivenFacts", "place_of"]

@@ -23,7 +23,7 @@ import anyio
 
 import remora
 from remora import BufferPolicy, Config, Runtime
-from remora.cli.reader import Conversations, read_conversations
+from remora.cli.replay import Conversations, read_conversations
 
 DEMO = Path(remora.__file__).parent / "cli" / "demo.jsonl"
 POLICIES = {

@@ -30,8 +30,7 @@ from rich.table import Table
 
 from benchmarks.shared import texts
 from remora import Config, Runtime
-from remora.cli.reader import read_conversations
-from remora.cli.replay import percentile, replay
+from remora.cli.replay import percentile, read_conversations, replay
 
 LOADERS = 32
 # operation -> what the document says, in milliseconds

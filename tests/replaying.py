@@ -20,7 +20,7 @@ import anyio.to_thread
 import msgspec
 
 from remora import Config, Line, Runtime
-from remora.cli.reader import read_conversations
+from remora.cli.replay import read_conversations
 from remora.errors import ModelUnavailable
 from remora.messages import plain_text
 from tests.configs import LEAN_TREE, poison

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from remora.api.base import BaseRuntime
 from remora.cli import Commands
-from remora.cli.opening import connect_owner, journals_of, open_to_read
+from remora.cli.memory import connect_owner, journals_of, open_to_read
 from remora.cli.render import Output, counted, named, print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput

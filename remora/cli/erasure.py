@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from remora.cli import Commands
-from remora.cli.opening import connect_owner, directory_of
+from remora.cli.memory import connect_owner, directory_of
 from remora.cli.render import confirm, counted, named, print_json
 from remora.cluster.acting import Actions
 

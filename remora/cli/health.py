@@ -19,7 +19,7 @@ from rich.text import Text
 from remora import observe
 from remora.api.status import RuntimeStatistics
 from remora.cli import Commands
-from remora.cli.opening import memory_directory
+from remora.cli.memory import memory_directory
 from remora.cli.render import named, print_json, printable
 from remora.config import Config
 from remora.errors import InvalidInput, OwnerUnreachable

@@ -17,7 +17,7 @@ from rich.text import Text
 from remora.api.base import BaseRuntime
 from remora.api.dead_letters import check_droppable, no_dead_letter
 from remora.cli import Commands
-from remora.cli.opening import connect_owner, directory_of
+from remora.cli.memory import connect_owner, directory_of
 from remora.cli.render import confirm, named, printable
 from remora.cluster.acting import Actions
 from remora.cluster.operating import job_line, list_erasures, list_jobs, owner_of

@@ -39,13 +39,12 @@ from remora.cli.contents import (
 from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.health import add_health_parsers, command_health, command_top
 from remora.cli.jobs import add_jobs_parser, command_jobs
-from remora.cli.opening import (
+from remora.cli.memory import (
     is_in_database,
     memory_directory,
     open_runtime,
     require_memory,
 )
-from remora.cli.reader import Conversations, describe_shape, read_conversations
 from remora.cli.render import (
     Output,
     counted,
@@ -54,7 +53,13 @@ from remora.cli.render import (
     print_memories,
     print_report,
 )
-from remora.cli.replay import ReplayReport, replay
+from remora.cli.replay import (
+    Conversations,
+    ReplayReport,
+    describe_shape,
+    read_conversations,
+    replay,
+)
 from remora.cli.servers import (
     add_http_parsers,
     add_mcp_parser,

@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remora.actors.session.messages import SessionView
-from remora.cli.reader import Conversations
-from remora.cli.replay import ReplayReport, percentile
+from remora.cli.replay import Conversations, ReplayReport, percentile
 from remora.errors import InvalidInput
 from remora.messages import Message, plain_text
 from remora.recall.memory import Memory

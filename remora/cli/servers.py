@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from rich.console import Console
 
 from remora.cli import Commands
-from remora.cli.opening import directory_of, journals_of, memory_directory, port_number
+from remora.cli.memory import directory_of, journals_of, memory_directory, port_number
 from remora.cli.render import print_json
 from remora.cli.workers import TARGET
 from remora.errors import InvalidInput, RemoraError

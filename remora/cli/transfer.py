@@ -27,7 +27,7 @@ from rich.text import Text
 from remora.api.base import BaseRuntime
 from remora.api.runtime import Runtime
 from remora.cli import Commands
-from remora.cli.opening import (
+from remora.cli.memory import (
     directory_of,
     open_runtime,
     open_to_read,

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from remora.api.base import BaseRuntime
 from remora.cli import Commands
-from remora.cli.opening import open_to_read, runtime_of
+from remora.cli.memory import open_to_read, runtime_of
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
 from remora.errors import InvalidInput

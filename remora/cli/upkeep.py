@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from remora.cli import Commands
-from remora.cli.opening import check_in_directory, directory_of, memory_directory, open_runtime
+from remora.cli.memory import check_in_directory, directory_of, memory_directory, open_runtime
 from remora.cli.render import Output, counted, print_json, printable
 from remora.cli.transfer import progress_bar
 from remora.cluster.moving import move_to_database, move_to_directory

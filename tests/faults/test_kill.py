@@ -32,7 +32,7 @@ from remora import Config, KeyedState, Runtime, Session
 from remora.actors.blocks.state import block_progress
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.blocks import BaseMemoryBlock, ChatMessage, VectorMemoryBlock
-from remora.cli.reader import read_conversations
+from remora.cli.replay import read_conversations
 from remora.errors import StateConflict
 from remora.ids import row_id, user_key
 from remora.maintenance.backup import backup

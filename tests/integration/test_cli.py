@@ -15,7 +15,7 @@ import pytest
 
 from remora import Runtime
 from remora.cli.erasure import describe_rows
-from remora.cli.reader import read_conversations
+from remora.cli.replay import read_conversations
 from remora.config import Config
 from remora.errors import InvalidInput
 from tests.programs import run_command, run_program

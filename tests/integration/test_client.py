@@ -29,8 +29,8 @@ from remora.rest.limits import RateLimit
 from remora.rest.problems import Problem, describe
 from remora.runtime.clock import SystemClock
 from remora.testing import HashEmbedder
-from remora.testing.runtimes import outcome_of
 from tests.configs import RECALLING
+from tests.outcomes import outcome_of
 from tests.processes import free_port, http_server
 from tests.served import NOT_SERVED, WHO_RUNS_IT, Service, connected
 from tests.verbs import ERRORS, MORE, World, fill_world, public_members, said

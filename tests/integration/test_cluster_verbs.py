@@ -25,7 +25,7 @@ from remora.api.base import holder_of
 from remora.blocks import StaticMemoryBlock
 from remora.cluster.sharded import ShardedRuntime
 from remora.runtime.clock import SystemClock
-from remora.testing.runtimes import Outcome, find_differences, outcome_of
+from tests.outcomes import Outcome, find_differences, outcome_of
 from tests.remote import Owner
 from tests.served import connected, is_served
 from tests.verbs import (

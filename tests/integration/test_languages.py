@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from remora import Config, Runtime
-from remora.cli.reader import read_conversations
-from remora.cli.replay import replay
+from remora.cli.replay import read_conversations, replay
 
 pytestmark = pytest.mark.anyio
 DATA = Path(__file__).resolve().parents[1] / "data" / "languages.jsonl"

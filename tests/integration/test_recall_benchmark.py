@@ -16,7 +16,7 @@ from benchmarks.synthetic.__main__ import CHATS, DAILY, DESK
 from benchmarks.synthetic.chats import make_chats, to_jsonl
 from benchmarks.synthetic.daily import make_daily
 from benchmarks.synthetic.desk import make_desk
-from remora.cli.reader import read_conversations
+from remora.cli.replay import read_conversations
 from tests.programs import run_program
 
 RECALL = "benchmarks.recall"

@@ -16,7 +16,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import WrongLoop
-from remora.testing.runtimes import outcome_of
+from tests.outcomes import outcome_of
 from tests.verbs import CALLS, World, open_world, said
 
 Settled = tuple[World, Callable[[], int]]

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.recall_data import read_questions, read_unanswerable
 from benchmarks.recall_readers import is_published, read_published
 from benchmarks.synthetic.chats import to_jsonl
-from remora.cli.reader import read_conversations
+from remora.cli.replay import read_conversations
 
 LOCOMO = [
     {

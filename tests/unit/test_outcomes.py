@@ -9,7 +9,7 @@ import pytest
 from remora import Message, Receipt
 from remora.actors.session.messages import TurnReceipt
 from remora.errors import IndexOutOfRange, InvalidInput
-from remora.testing.runtimes import find_differences, outcome_of
+from tests.outcomes import find_differences, outcome_of
 
 pytestmark = pytest.mark.anyio
 
