@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -219,6 +218,8 @@ class Acknowledger:
         finally:
             self._sliced = bool(committed)
             if self._sliced:
+                import asyncio  # noqa: PLC0415  # `import remora` does without it
+
                 asyncio.get_running_loop().call_soon(self._answer_slice)
 
 
