@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from benchmarks.recall import judged
 from benchmarks.recall_contexts import judged_contexts
 from benchmarks.recall_data import Answer, Question, read_questions, read_unanswerable
+from benchmarks.recall_sessions import measure, read_sessions
 from benchmarks.reference import Bm25, Reference, words
 from benchmarks.synthetic.__main__ import CHATS, DAILY, DESK
 from benchmarks.synthetic.chats import make_chats, to_jsonl
@@ -205,3 +207,33 @@ def test_the_reference_is_bm25() -> None:
     assert reference.bm25("bees") == [3, 0]
     # The window finds what stands beside a match, never what stands in another session.
     assert set(reference.lex("ottilie")) == {0, 1}
+
+
+def test_sessions_are_asked_for_when_their_user_wrote(tmp_path: Path) -> None:
+    """As RealMem is published; what came later is not there yet."""
+    said = {
+        "first": ["The keel of the boat has a crack.", "Epoxy closes it."],
+        "other": ["Roses need a wall.", "A warm one."],
+        "again": ["The keel of the boat is dry. What is next for the crack?", "Sand it."],
+        "later": ["The keel of the boat had a crack, and the boat has a new keel.", "Good."],
+    }
+    dialogues = [
+        {
+            "session_uuid": name,
+            "current_time": f"2026-03-0{day} (Monday)",
+            "dialogue_turns": [
+                {"speaker": "User", "content": texts[0], "is_query": name == "again"},
+                {
+                    "speaker": "Assistant",
+                    "content": texts[1],
+                    "memory_session_uuids": ["first"] if name == "again" else [],
+                },
+            ],
+        }
+        for day, (name, texts) in enumerate(said.items(), start=1)
+    ]
+    path = tmp_path / "ada.json"
+    path.write_text(json.dumps({"dialogues": dialogues}), encoding="utf-8")
+    figures = anyio.run(measure, tmp_path / "runtime", {"ada": list(read_sessions(path))})
+    assert figures["questions"] == 1
+    assert {one["any@1"] for one in figures["methods"].values()} == {1.0}
