@@ -389,7 +389,7 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     for none. It finds what was said in other words (LoCoMo: R@5 .755 instead of .743). The
     embedded embedder knows near words, and one of yours may. Everyday words of six languages are
     written down ("heating", "boiler", "Heizung") and count as much without an embedder (R@10
-    .828 instead of .823). A user with more than `hot_rows` rows is searched without them."""
+    .828 instead of .823). For a user with more than `hot_rows` rows only these are looked for."""
     session_weight: float = 0.2
     """Weight of the full-text match of a message's whole session (bm25): questions are often about
     what one conversation was about (LoCoMo: R@5 .755 instead of .747)."""

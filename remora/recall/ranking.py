@@ -177,6 +177,37 @@ class Ranking(msgspec.Struct, frozen=True):
         ]
 
 
+def add_related(
+    found: Sequence[Candidate],
+    others: Sequence[Candidate],
+    related: Mapping[str, str],
+    share: float,
+) -> list[Candidate]:
+    """Return what a store found for a question, with what it found for related words.
+
+    Of the words that are related to one word of the question, the average counts, and nothing in
+    a message that has this word itself.
+
+    Args:
+        found: for the words of the question.
+        others: for the related words.
+        related: these, each with the word of the question; stems.
+        share: of their scores, that counts.
+    """
+    merged = {one.row.id: one for one in found}
+    for one in others:
+        said = frozenset(words(one.row.turn))
+        held = {other: stem for other, stem in related.items() if other in said}
+        more = share * len({*held.values()} - said) / max(len(held), 1)
+        if more:
+            before = merged.get(one.row.id)
+            scores = {} if before is None else before.scores
+            sums = {name: scores.get(name, 0.0) + more * one.scores[name] for name in one.scores}
+            row = one.row if before is None else before.row
+            merged[row.id] = Candidate(row, {**scores, **sums})
+    return list(merged.values())
+
+
 def fuse(
     candidates: Sequence[Candidate],
     config: RecallConfig,

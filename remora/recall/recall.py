@@ -22,14 +22,15 @@ from remora.recall.index_cache import (
 )
 from remora.recall.memory import FoundMemories, Memory, make_memory, sort_by_importance
 from remora.recall.near import Vocabulary
-from remora.recall.question import Question, ask
-from remora.recall.ranking import Ranked, Ranking, fuse
+from remora.recall.question import Question, ask, related_words
+from remora.recall.ranking import Ranked, Ranking, add_related, fuse
 from remora.recall.reranking import Reranking, RerankStatistics, reorder
 from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
 from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.meters import Histogram, HistogramMeter
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 from remora.storage.ports import (
     BLOCK_TYPE,
     EVERYTHING,
@@ -426,7 +427,10 @@ class Recall:
             return await index.rank(asked, scope, config, gain=self._gain, without=shown)
         store = await self._store()
         searched = await run_in_thread_if(asked.is_long, getattr, asked, "searched")
-        found = await store.search(user, searched, vector, depth=config.depth, scope=scope)
+        search = partial(store.search, user, depth=config.depth, scope=scope)
+        found = await search(searched, vector)
+        related = related_words(asked, ()) if config.near_words else {}
+        others = await search(" ".join(related), None) if related else ()
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         size = len(query) + sum(len(one.row.content) for one in candidates)
         if tail:
@@ -440,8 +444,19 @@ class Recall:
                 depth=config.depth,
                 without=shown,
                 lists_of_words=lists,
+                related=related,
+                share=config.near_words,
             )
             candidates = await run_in_thread_if(True, add)
+        if others:
+            left_out = tail.hidden.union(shown)
+            others = [
+                one
+                for one in others
+                if one.row.memory_type != BLOCK_TYPE and one.row.id not in left_out
+            ]
+            share = config.near_words
+            candidates = await run_in_thread(add_related, candidates, others, related, share)
         rank = partial(fuse, candidates, config, asked, gain=self._gain)
         large = size > _CHARACTERS_IN_THREAD or len(candidates) > _RANKED_ON_LOOP
         large = large or asked.reads_texts or asked.is_long

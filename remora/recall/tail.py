@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from remora.actors.policies.text_index import make_terms, scores_together
+from remora.actors.policies.text_index import Terms, TextIndex, make_terms, scores_together
 from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
 from remora.recall.question import Question
@@ -26,6 +26,7 @@ from remora.recall.user_index import (
     Sessions,
     UserIndex,
     is_large_search,
+    make_all_terms,
     search_rows,
     top,
 )
@@ -189,6 +190,8 @@ def add_tail(
     depth: int,
     without: Collection[str] = (),
     lists_of_words: Sequence[str] = _TEXTS,
+    related: Mapping[str, str] = {},
+    share: float = 0.0,
 ) -> list[Candidate]:
     """Return what a store found, and what matches in the tail, with scores on the store's scale.
 
@@ -200,6 +203,8 @@ def add_tail(
         depth: candidates of each list of the tail, at most.
         without: ids of rows of the tail to leave out.
         lists_of_words: those that the store searches.
+        related: words that are related to words of the question, each with that word; stems.
+        share: what these count.
     """
     found = [one for one in candidates if one.row.id not in tail.hidden]
     more = tail.index
@@ -208,19 +213,24 @@ def add_tail(
     left_out = {*without, *(one.row.id for one in found)}
     mine = more.within(scope)
     mine[[place for id_, place in more.place_of.items() if id_ in left_out]] = False
-    terms = make_terms(question.stems)
+    own = make_terms(question.stems)
+    terms = make_all_terms(dict.fromkeys(question.stems, 1.0), related, share)
     near = UserIndex([one.row for one in found], None)
     lists: dict[str, ScoreList] = {}
     for name in lists_of_words:
         texts = near.texts[name], more.texts[name]
-        there = [one.look_up(one.find(terms.hashes)) for one in texts]
-        theirs, ours = scores_together(there, terms)
+        theirs, _ = _score_together(texts, own)
+        _, ours = _score_together(texts, terms)
         given = {one.row.id: one.scores[name] for one in found if name in one.scores}
         scores = ours * _ratio(given, near, theirs)
         lists[name] = top(scores, (scores > 0) & mine, depth)
     if question.vector is not None and more.has_vectors:
         lists["vector"] = top(more.cosines(question.vector), more.embedded & mine, depth)
     return found + _as_candidates(more, tail, lists)
+
+
+def _score_together(texts: Sequence[TextIndex], terms: Terms) -> Sequence[npt.NDArray[np.float64]]:
+    return scores_together([one.look_up(one.find(terms.hashes)) for one in texts], terms)
 
 
 def _as_candidates(more: UserIndex, tail: Tail, lists: Mapping[str, ScoreList]) -> list[Candidate]:

@@ -301,7 +301,7 @@ def find_matches(
     said = _words_said(parts, question.vocabulary)
     weights = weigh_words(question, traits.words_of_names, said, config.near_words)
     related = related_words(question, traits.stems_of_names) if config.near_words else {}
-    terms = _make_terms(weights, related, config.near_words)
+    terms = make_all_terms(weights, related, config.near_words)
     found = _look_up(parts, terms.hashes)
     if numbers := question.bare_numbers:
         found = {name: _without_dates(one, terms, numbers, traits) for name, one in found.items()}
@@ -328,7 +328,7 @@ def find_matches(
     )
 
 
-def _make_terms(weights: Mapping[str, float], related: Mapping[str, str], share: float) -> Terms:
+def make_all_terms(weights: Mapping[str, float], related: Mapping[str, str], share: float) -> Terms:
     """The words to look for; of those that are related to one word, and itself, the best counts."""
     import numpy as np  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic.chats import make_chats
-from remora import Message, Runtime, User
+from remora import Config, Message, Runtime, User
 
 pytestmark = pytest.mark.anyio
 
@@ -76,8 +76,12 @@ async def test_what_was_said_on_a_day(tmp_path: Path, question: str) -> None:
         assert first.text == days[1]
 
 
-async def test_everyday_words_that_say_the_same_also_in_another_language(tmp_path: Path) -> None:
-    async with Runtime(tmp_path, embedder=None) as runtime:
+@pytest.mark.parametrize("hot_mb", [0, 64])
+async def test_everyday_words_that_say_the_same_also_in_another_language(
+    tmp_path: Path, hot_mb: int
+) -> None:
+    config = Config.from_dict({"recall": {"hot_mb": hot_mb}})
+    async with Runtime(tmp_path, config=config, embedder=None) as runtime:
         user = runtime.user("ada")
         await fill(user)
         await user.session("a").append(
@@ -86,9 +90,14 @@ async def test_everyday_words_that_say_the_same_also_in_another_language(tmp_pat
                 {"role": "user", "content": "Mein Bruder hat eine Stelle in Bremen gefunden."},
             ]
         )
-        found = await user.recall("What became of our heating?", limit=3)
-        assert any("boiler" in one.text for one in found)
-        assert "Bremen" in (await user.recall("Where is my brother?", limit=1))[0].text
+        for _indexed in (False, True):
+            found = await user.recall("What became of our heating?", limit=3)
+            assert any("boiler" in one.text for one in found)
+            assert "Bremen" in (await user.recall("Where is my brother?", limit=1))[0].text
+            for session in await user.sessions():
+                await user.session(session.session).flush()
+            await runtime.settle()
+            await (await runtime.internals.long_term()).compact()
 
 
 async def test_what_the_assistant_said_is_asked_of_it(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ EMBEDDER = HashEmbedder(16)
 
 
 class WatchedStore(MemoryStore):
-    """Counts searches, reads and counts; the last two may be held up, or fail."""
+    """Counts searches of questions, reads and counts; the last two may be held up, or fail."""
 
     def __init__(self, dimension: int | None = EMBEDDER.dimension) -> None:
         super().__init__(dimension)
@@ -50,7 +50,7 @@ class WatchedStore(MemoryStore):
         self.failure: Exception | None = None
 
     async def search(self, *arguments: Any, **options: Any) -> Any:
-        self.searches += 1
+        self.searches += arguments[2] is not None  # related words have no vector
         return await super().search(*arguments, **options)
 
     async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> Any:
