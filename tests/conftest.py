@@ -32,8 +32,8 @@ import trio
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from remora.recall.question import load_related
-from remora.runtime.probes import count_probes
 from remora.storage.sqlite import journal
+from remora.testing import count_probes
 from remora.testing.probes import PROBES
 from tests import example_runs
 from tests.patience import WATCH, Stuck

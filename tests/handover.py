@@ -20,12 +20,11 @@ import anyio
 import msgspec
 
 from remora import BufferPolicy, Config, Line, Runtime
-from remora.ids import SessionKey, UserKey, memory_id, row_id
+from remora.ids import memory_id, row_id
 from remora.messages import split_tool_calls
-from remora.storage.memory import MemoryJournal
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryJournal, MemoryStore
 from remora.storage.pending import pending_flushes
-from remora.storage.ports import Journal, LongTermStore, MemoryRow, Write
+from remora.storage.ports import Journal, LongTermStore, MemoryRow, SessionKey, UserKey, Write
 from remora.storage.records import UnflushSpec
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder

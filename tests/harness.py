@@ -15,7 +15,7 @@ from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect
 from remora.config import BufferConfig, Config
-from remora.ids import SessionKey, key_digest
+from remora.ids import key_digest
 from remora.jobs.summarize import CompactionDurations, Resummarizer, SummarizeHandler
 from remora.messages import Entry, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
@@ -29,7 +29,7 @@ from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.intake import PlainMessage
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Write
+from remora.storage.ports import SessionKey, Write
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import HeuristicCounter, count_message
 

@@ -21,7 +21,8 @@ from remora.storage.lance.manifest import manifest_name
 from remora.storage.lance.record import SyncRecord
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
-from remora.testing.stores import DIMENSION, long_term_row
+from remora.testing import long_term_row
+from remora.testing.stores import DIMENSION
 from tests.copies import copy_memory
 
 USERS = ("alice", "bob", "carol")

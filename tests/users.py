@@ -11,10 +11,10 @@ from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import Learn, ReadSynopsis, SynopsisReady
 from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingItem, pack_vector
-from remora.ids import UserKey
 from remora.results import Job
 from remora.runtime.actor import Decision
 from remora.runtime.jobs import JobDone
+from remora.storage.ports import UserKey
 from remora.storage.records import SavedUser
 
 KEY = UserKey("alice")

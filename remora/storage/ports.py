@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import msgspec
 
 from remora.faces import publish
+from remora.ids import SessionKey, UserKey
 from remora.runtime.log import Write
 from remora.storage.journal_port import (
     Erased,
@@ -44,8 +45,10 @@ __all__ = [
     "Retention",
     "RowOrder",
     "Scope",
+    "SessionKey",
     "SessionListing",
     "SummaryFigures",
+    "UserKey",
     "UserListing",
     "Vector",
     "Write",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from remora.faces import publish
+from remora.runtime.probes import count_probes
 from remora.testing.clock import VirtualClock
-from remora.testing.faults import FaultyJournal, FaultyStore, during
-from remora.testing.journals import JournalAccess, journal_checks, journal_suite
+from remora.testing.faults import CommitFault, FaultyJournal, FaultyStore, during
+from remora.testing.journals import AccessCheck, JournalAccess, journal_checks, journal_suite
 from remora.testing.linearizability import Explanation, Operation, explain, linearizable
 from remora.testing.memories import MEMORY_CHECKS
 from remora.testing.models import (
@@ -19,11 +20,13 @@ from remora.testing.models import (
     UnionSummarizer,
     covered_by,
 )
-from remora.testing.stores import long_term_suite
+from remora.testing.stores import long_term_row, long_term_suite
 
 __all__ = [
     "MEMORY_CHECKS",
+    "AccessCheck",
     "ChatResponse",
+    "CommitFault",
     "Explanation",
     "FaultyChatModel",
     "FaultyEmbedder",
@@ -37,12 +40,14 @@ __all__ = [
     "ScriptedChatModel",
     "UnionSummarizer",
     "VirtualClock",
+    "count_probes",
     "covered_by",
     "during",
     "explain",
     "journal_checks",
     "journal_suite",
     "linearizable",
+    "long_term_row",
     "long_term_suite",
 ]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remora.errors import InvalidInput
-from remora.runtime.probes import count_probes
+from remora.testing import count_probes
 from remora.testing.probes import PROBES
 from tests.checker.exploring import Run, draw_case, play, read_case, report, smallest
 from tests.checker.shrinking import counterexample

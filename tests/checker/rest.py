@@ -13,11 +13,11 @@ import anyio
 
 from remora import Runtime
 from remora.errors import LongTermError, ModelTimeout, ModelUnavailable
-from remora.ids import SessionKey, UserKey, memory_id, row_id
+from remora.ids import memory_id, row_id
 from remora.messages import ChatDict, plain_text, speaker_of
 from remora.results import Job
 from remora.storage.pending import pending_flushes
-from remora.storage.ports import Journal, LongTermStore, MemoryRow
+from remora.storage.ports import Journal, LongTermStore, MemoryRow, SessionKey, UserKey
 from remora.storage.records import UnflushSpec
 from tests.checker.history import History, Record, Violation
 from tests.checker.players import record_of

@@ -24,14 +24,13 @@ import anyio
 import msgspec
 
 from remora.config import Durability
-from remora.ids import SessionKey, key_digest, user_key
+from remora.ids import key_digest, user_key
 from remora.messages import Entry, encode_message
 from remora.results import Job
 from remora.runtime.jobs import JobDone
 from remora.runtime.log import commit_records
-from remora.runtime.probes import count_probes
 from remora.storage.decoding import SEQ_MASK
-from remora.storage.ports import Retention
+from remora.storage.ports import Retention, SessionKey
 from remora.storage.records import (
     Appended,
     BufferMoved,
@@ -48,6 +47,7 @@ from remora.storage.sqlite.erasing import read_erased_actors
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import JournalWriter
+from remora.testing import count_probes
 from tests.faults.recorded import RecordedDisk, journal_on, states
 
 Outcome = Literal["all", "none", "torn"]

@@ -11,8 +11,9 @@ from typing import Any
 
 import anyio
 
-from remora.ids import SessionKey, UserKey, key_digest
+from remora.ids import key_digest
 from remora.runtime.log import commit_records
+from remora.storage.ports import SessionKey, UserKey
 from remora.storage.records import (
     Appended,
     BufferMoved,

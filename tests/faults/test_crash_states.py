@@ -18,8 +18,8 @@ import pytest
 
 from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.ids import SessionKey
 from remora.runtime.log import commit_records
+from remora.storage.ports import SessionKey
 from remora.storage.records import Appended, Opened, SavedSession, StateChanged, StateItem
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.schema import FORMAT

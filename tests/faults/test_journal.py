@@ -14,8 +14,9 @@ import pytest
 
 from remora import Runtime
 from remora.errors import JournalDamaged, RuntimeClosed, StorageError
-from remora.ids import SessionKey, UserKey, key_digest
+from remora.ids import key_digest
 from remora.storage.lookups import IdLookup, KeyLookup
+from remora.storage.ports import SessionKey, UserKey
 from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal

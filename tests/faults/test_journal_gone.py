@@ -15,10 +15,11 @@ import pytest
 
 from remora import Config, Runtime, Session
 from remora.errors import InvalidInput, JournalDamaged, OutcomeUnknown, OwnershipLost, StorageError
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
 from remora.runtime.log import commit_records
+from remora.storage.ports import SessionKey
 from remora.storage.records import Opened
 from remora.testing import HashEmbedder
 from tests.configs import PLAIN

@@ -19,9 +19,9 @@ from remora.errors import (
     OwnershipLost,
     RemoraError,
 )
-from remora.ids import SessionKey, key_digest
+from remora.ids import key_digest
 from remora.runtime.log import commit_records
-from remora.storage.ports import Retention, Write
+from remora.storage.ports import Retention, SessionKey, Write
 from remora.storage.records import (
     Appended,
     BufferMoved,

@@ -14,10 +14,10 @@ import pytest
 
 from remora.errors import LongTermError
 from remora.ids import session_key, user_key
-from remora.runtime.probes import count_probes
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
+from remora.testing import count_probes
 from tests.lance import copied, data_files, held, lance, put, rows_of, vectors_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]

@@ -19,7 +19,7 @@ from remora.errors import LongTermError, OwnershipLost, StorageError
 from remora.ids import user_key
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions
-from remora.storage.memory.journal import MemoryJournal
+from remora.storage.memory import MemoryJournal
 from remora.testing.stores import DIMENSION
 from tests.lance import put, rows_of
 from tests.object_store import ObjectServer, serve_objects

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from remora.config import SupervisorConfig
-from remora.runtime.probes import count_probes
+from remora.testing import count_probes
 from remora.testing.simulation import CONFIG, Fault, World
 
 pytestmark = pytest.mark.blocking

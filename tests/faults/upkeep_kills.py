@@ -25,9 +25,10 @@ import msgspec
 
 from remora import Config, Runtime
 from remora.errors import RemoraError
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.maintenance.verify import verify
 from remora.services.upkeep import trim_archive
+from remora.storage.ports import SessionKey
 from remora.testing import HashEmbedder
 from tests.faults.kills import work_and_kill
 

@@ -18,7 +18,8 @@ import msgspec
 from remora import BufferPolicy, Config, Runtime, Session, User
 from remora.blocks import BaseMemoryBlock, ChatMessage, StaticMemoryBlock, VectorMemoryBlock
 from remora.errors import NotGranted
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
+from remora.storage.ports import SessionKey
 
 CONFIG = Config.from_dict(
     {

@@ -25,20 +25,11 @@ from unittest import mock
 import anyio
 import msgspec
 
-from remora.ids import (
-    SHARED_PREFIX,
-    SessionKey,
-    UserKey,
-    key_digest,
-    keyed_memory_id,
-    memory_id,
-    row_id,
-    working_id,
-)
+from remora.ids import SHARED_PREFIX, key_digest, keyed_memory_id, memory_id, row_id, working_id
 from remora.messages import Entry, encode_message
 from remora.results import Job
 from remora.runtime.jobs import JobDeadLettered, JobDone, JobRetried
-from remora.storage.ports import Retention, Write
+from remora.storage.ports import Retention, SessionKey, UserKey, Write
 from remora.storage.records import (
     ENTRY_KIND,
     Appended,

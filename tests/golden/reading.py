@@ -13,8 +13,9 @@ import anyio
 import msgspec
 
 from remora import Config, Line, Runtime
-from remora.ids import SessionKey, UserKey, key_digest
+from remora.ids import key_digest
 from remora.storage.lookups import IdLookup, KeyLookup
+from remora.storage.ports import SessionKey, UserKey
 from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 

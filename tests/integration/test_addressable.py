@@ -14,7 +14,7 @@ import pytest
 from remora import Config, Memory, Runtime, User
 from remora.errors import InvalidInput, KeyConflict, NoSuchMemory, NotFound
 from remora.maintenance.verify import verify
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
 from tests.integration.remembering import CONFIG

@@ -18,7 +18,7 @@ from remora.blocks import (
     VectorMemoryBlock,
 )
 from remora.errors import ConfigError, InvalidInput
-from remora.ids import SessionKey
+from remora.storage.ports import SessionKey
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, count_message
 from tests.harness import user

@@ -19,9 +19,7 @@ import msgspec
 import pytest
 
 import remora
-from remora import Client, Runtime, errors
-from remora.api.keyed_state import KeyedState
-from remora.api.shared import SharedMember, SharedScope
+from remora import Client, KeyedState, Runtime, SharedMember, SharedScope, errors
 from remora.client.client import ClientMember, ClientScope, ClientUser
 from remora.client.session import ClientSession, ClientState, ClientTurn
 from remora.rest.keys import add_key, read_keys, remove_key

@@ -20,16 +20,18 @@ from remora.cli.main import main
 from remora.cluster.acting import Actions
 from remora.cluster.operating import list_jobs
 from remora.errors import DirectoryLocked, InvalidInput, NoDeadLetter
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.rest.app import build_app
 from remora.rest.keys import KeyFile, add_key
 from remora.rest.limits import RateLimit
+from remora.results import Job
 from remora.runtime.clock import SystemClock
-from remora.runtime.jobs import Job, JobDeadLettered
+from remora.runtime.jobs import JobDeadLettered
 from remora.runtime.log import commit_records
 from remora.storage.lock import DirectoryLock
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.pending import pending_flushes
+from remora.storage.ports import SessionKey
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
 from remora.testing import HashEmbedder
 from tests.harness import user

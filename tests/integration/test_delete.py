@@ -13,8 +13,7 @@ import pytest
 
 from remora import Config, Context, Line, Message, Runtime
 from remora.errors import InvalidInput, ModelUnavailable, NotFound, TurnClosed
-from remora.runtime.probes import count_probes
-from remora.testing import HashEmbedder
+from remora.testing import HashEmbedder, count_probes
 from tests.programs import run_command_aside
 
 pytestmark = pytest.mark.anyio

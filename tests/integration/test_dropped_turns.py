@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import remora
-from remora.runtime.probes import count_probes
+from remora.testing import count_probes
 
 
 @pytest.mark.anyio

@@ -14,8 +14,9 @@ import pytest
 
 from remora import Config, Runtime, errors
 from remora.errors import RemoraError
-from remora.ids import SessionKey, UserKey, session_key, user_key
+from remora.ids import session_key, user_key
 from remora.storage.decoding import row_damage
+from remora.storage.ports import SessionKey, UserKey
 from remora.testing import FaultyJournal, HashEmbedder
 from tests.configs import LEAN_TREE, poison
 from tests.harness import user

@@ -27,10 +27,15 @@ from remora.errors import (
     RecordingFailed,
     RuntimeClosed,
 )
-from remora.ids import SessionKey
 from remora.messages import encode_message
-from remora.testing import MEMORY_CHECKS, FaultyJournal, HashEmbedder, ScriptedChatModel
-from remora.testing.faults import CommitFault
+from remora.storage.ports import SessionKey
+from remora.testing import (
+    MEMORY_CHECKS,
+    CommitFault,
+    FaultyJournal,
+    HashEmbedder,
+    ScriptedChatModel,
+)
 from tests.harness import user
 
 pytestmark = pytest.mark.anyio

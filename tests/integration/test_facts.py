@@ -20,9 +20,9 @@ from remora import Memory, Runtime, User
 from remora.errors import ModelUnavailable, RuntimeClosed
 from remora.recall import current, recall
 from remora.recall.memory import sort_by_importance
-from remora.runtime.probes import count_probes
 from remora.runtime.threads import run_in_thread
 from remora.storage import standings
+from remora.testing import count_probes
 from tests.facts import FactModel, config, say
 
 pytestmark = pytest.mark.anyio

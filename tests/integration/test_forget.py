@@ -27,10 +27,11 @@ from remora.errors import (
     ReentrantAsk,
     RuntimeClosed,
 )
-from remora.ids import SessionKey, UserKey, key_digest, row_id, user_key
+from remora.ids import key_digest, row_id, user_key
 from remora.runtime.clock import SystemClock
 from remora.storage.lance.store import LanceStore
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
+from remora.storage.ports import SessionKey, UserKey
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory

@@ -20,8 +20,7 @@ from remora.cluster.sharded import ShardedRuntime
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.results import Health, HealthProblem
 from remora.storage.queueing import CommitMeter
-from remora.testing import FaultyJournal, VirtualClock
-from remora.testing.faults import CommitFault
+from remora.testing import CommitFault, FaultyJournal, VirtualClock
 from tests.configs import LEAN_TREE, PLAIN, PLAIN_TREE
 from tests.harness import user
 from tests.remote import Owner, remote

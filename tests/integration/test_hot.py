@@ -13,8 +13,8 @@ from remora.models.ports import embed_texts
 from remora.recall.question import Question
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
 from remora.storage.ports import EVERYTHING
-from remora.testing import HashEmbedder
-from remora.testing.stores import DIMENSION, long_term_row
+from remora.testing import HashEmbedder, long_term_row
+from remora.testing.stores import DIMENSION
 from tests.lance import lance
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from remora import Config, Runtime, Session, User
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,7 @@ from remora import Runtime
 from remora.errors import ConfigError
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal, Write
-from remora.testing import HashEmbedder, journal_checks
-from remora.testing.journals import AccessCheck
+from remora.testing import AccessCheck, HashEmbedder, journal_checks
 from tests.journals import MemoryAccess, SqliteAccess
 
 pytestmark = pytest.mark.anyio

@@ -505,7 +505,7 @@ async def test_a_few_damaged_rows_are_no_other_key(tmp_path: Path) -> None:
 
 async def test_a_store_of_the_applications_own(memory: Filled) -> None:
     """G13: it is asked by digests that it can compute, also where LanceDB was used before."""
-    from remora.storage.memory.store import MemoryStore  # noqa: PLC0415
+    from remora.storage.memory import MemoryStore  # noqa: PLC0415
 
     where = memory.where
     store = MemoryStore(64)

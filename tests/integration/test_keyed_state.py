@@ -30,8 +30,7 @@ from remora.errors import (
 from remora.maintenance.backup import backup
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
-from remora.testing import FaultyJournal, VirtualClock
-from remora.testing.faults import CommitFault
+from remora.testing import CommitFault, FaultyJournal, VirtualClock
 from tests.harness import user
 from tests.programs import run_command_aside
 from tests.simulation.rare import reaching

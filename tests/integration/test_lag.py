@@ -16,7 +16,7 @@ from benchmarks.lag.calls import BEFORE, CALLS, NOT_MEASURED, World, largest_cal
 from remora import Config, Runtime
 from remora.actors.policies import bm25
 from remora.errors import InvalidMessage
-from remora.runtime.probes import count_probes
+from remora.testing import count_probes
 from tests.verbs import public_coroutines, said
 
 MOST_LINES = 100_000

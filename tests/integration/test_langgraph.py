@@ -27,8 +27,7 @@ from remora.adapters.langgraph import RemoraStore
 from remora.adapters.langgraph_checkpoints import RemoraSaver
 from remora.api.keyed_state import adapter_state
 from remora.errors import CommitFailed, InvalidInput, WrongLoop
-from remora.testing import FaultyJournal, HashEmbedder
-from remora.testing.faults import CommitFault
+from remora.testing import CommitFault, FaultyJournal, HashEmbedder
 from tests.configs import PLAIN, PLAIN_TREE, RECALLING
 from tests.workers import end_owner, write_config
 

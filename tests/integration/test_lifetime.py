@@ -19,9 +19,8 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import InvalidInput, ReentrantAsk, RuntimeClosed, WrongLoop
-from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal, MemoryStore
-from remora.testing import HashEmbedder
+from remora.testing import HashEmbedder, count_probes
 from tests.configs import LEAN
 
 pytestmark = pytest.mark.anyio

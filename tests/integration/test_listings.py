@@ -16,9 +16,8 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import InvalidInput
-from remora.ids import SessionKey
 from remora.storage.listing import ListingOrder, prefix_end
-from remora.storage.ports import ListingPage
+from remora.storage.ports import ListingPage, SessionKey
 from remora.storage.sqlite import journal as sqlite_journal
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 from tests.configs import PLAIN_TREE

@@ -13,12 +13,11 @@ import pytest
 from remora import Config, Line, Runtime
 from remora.actors.session.messages import Resummarize
 from remora.config import SupervisorConfig
-from remora.ids import SessionKey
 from remora.jobs.summarize import Resummarizer
 from remora.models.breaker import CircuitBreaker
-from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal
-from remora.testing import ScriptedChatModel, VirtualClock
+from remora.storage.ports import SessionKey
+from remora.testing import ScriptedChatModel, VirtualClock, count_probes
 from tests.integration.test_lost_messages import (
     TAG,
     Model,

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pytest
 
 from remora.config import LongTermConfig
-from remora.ids import SessionKey, row_id, user_key
+from remora.ids import row_id, user_key
 from remora.storage.lance import indices, search
 from remora.storage.lance.search import LanceSearch
 from remora.storage.lance.shard import MOST_UNINDEXED
 from remora.storage.lance.store import LanceStore
-from remora.storage.ports import MemoryRow, Scope
+from remora.storage.ports import MemoryRow, Scope, SessionKey
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio

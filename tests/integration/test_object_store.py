@@ -24,7 +24,7 @@ from remora.storage.lance.object_table import ForeignWrite, ObjectTable
 from remora.storage.lance.objects import ObjectStore, lance_options
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions
-from remora.storage.memory.journal import MemoryJournal
+from remora.storage.memory import MemoryJournal
 from remora.storage.ports import LongTermStore
 from remora.testing import HashEmbedder, long_term_suite
 from remora.testing.stores import DIMENSION

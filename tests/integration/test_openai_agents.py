@@ -13,8 +13,7 @@ import pytest
 
 from remora import BufferPolicy, Runtime
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage
-from remora.testing import FaultyJournal, HashEmbedder, ScriptedChatModel
-from remora.testing.faults import CommitFault
+from remora.testing import CommitFault, FaultyJournal, HashEmbedder, ScriptedChatModel
 from tests.configs import PLAIN, RECALLING
 from tests.conformance import (
     FLAT,

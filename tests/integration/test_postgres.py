@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.testing import journal_checks
-from remora.testing.journals import AccessCheck
+from remora.testing import AccessCheck, journal_checks
 from tests.patience import wait_until
 from tests.postgres import Cluster, PostgresAccess
 

@@ -12,8 +12,9 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import ErasureDelayed, LongTermError, RemoraError
-from remora.ids import SessionKey, user_key
+from remora.ids import user_key
 from remora.storage.lance.store import LanceStore
+from remora.storage.ports import SessionKey
 from remora.testing import HashEmbedder
 from tests.lance import digest_keys
 

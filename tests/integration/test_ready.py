@@ -14,8 +14,8 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import InvalidInput, LongTermError, NotReady, RuntimeClosed
-from remora.runtime.probes import count_probes
 from remora.storage.lance.store import LanceStore
+from remora.testing import count_probes
 from tests.configs import LEAN_TREE
 
 pytestmark = pytest.mark.anyio

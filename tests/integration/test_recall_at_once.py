@@ -13,8 +13,7 @@ import pytest
 
 from remora import Config, Runtime, User, quote_memories
 from remora.errors import ModelUnavailable, OutcomeUnknown
-from remora.storage.memory import MemoryJournal
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryJournal, MemoryStore
 from remora.testing import FaultyJournal, HashEmbedder
 from tests.integration.remembering import CONFIG
 

@@ -28,9 +28,9 @@ from remora.errors import (
     OutcomeUnknown,
     RuntimeClosed,
 )
-from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.storage.memory import MemoryJournal, MemoryStore
+from remora.storage.ports import SessionKey
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
 from tests.harness import user

@@ -25,7 +25,8 @@ from remora.errors import (
     RedactionFailed,
     RemoraError,
 )
-from remora.ids import SessionKey, memory_id
+from remora.ids import memory_id
+from remora.storage.ports import SessionKey
 from remora.testing import FaultyJournal, HashEmbedder
 from tests.integration.remembering import CONFIG
 from tests.sqlite import Connections, refuse_full_disk

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from remora import Config, Memory, Runtime, quote_memories
 from remora.actors.user.messages import ChangeMemory, DeleteMemories, InspectUser
 from remora.errors import InvalidId, InvalidInput, NoSuchMemory, NotFound, NotGranted
-from remora.ids import UserKey, memory_id
+from remora.ids import memory_id
 from remora.results import UserView
+from remora.storage.ports import UserKey
 from remora.testing import HashEmbedder
 from tests.integration.remembering import CONFIG
 from tests.patience import until

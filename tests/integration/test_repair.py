@@ -20,14 +20,14 @@ import pytest
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.errors import JournalDamaged
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.maintenance.compare import compare_index
 from remora.maintenance.offline import offline
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
 from remora.runtime.clock import SystemClock
 from remora.storage.lance.directory import table_of
-from remora.storage.ports import Retention
+from remora.storage.ports import Retention, SessionKey
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
 from tests.embedders import HeldEmbedder, NotingEmbedder

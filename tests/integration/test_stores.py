@@ -16,10 +16,10 @@ from remora import Runtime
 from remora.errors import LongTermError
 from remora.ids import user_key
 from remora.storage.lance.store import LanceStore
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.ports import LongTermStore, MemoryRow, Scope
-from remora.testing import HashEmbedder, long_term_suite
-from remora.testing.stores import DIMENSION, long_term_row
+from remora.testing import HashEmbedder, long_term_row, long_term_suite
+from remora.testing.stores import DIMENSION
 from tests.lance import lance, put, rows_of
 
 pytestmark = pytest.mark.anyio

@@ -31,8 +31,9 @@ from remora.errors import (
     RedactionFailed,
     StorageError,
 )
-from remora.ids import SessionKey, UserKey, row_id
+from remora.ids import row_id
 from remora.messages import ChatDict
+from remora.storage.ports import SessionKey, UserKey
 from remora.testing import HashEmbedder
 from remora.transfer import MessageExport, SessionExport, TransferReport
 from tests.harness import user

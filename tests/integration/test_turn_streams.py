@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from remora import Runtime, Session, Turn
 from remora.errors import InvalidInput, RuntimeClosed, TurnClosed
-from remora.runtime.probes import count_probes
+from remora.testing import count_probes
 from tests.harness import user
 from tests.integration.conftest import PLAIN, Open
 

@@ -21,8 +21,7 @@ from remora.errors import (
     SessionBusy,
     TurnClosed,
 )
-from remora.runtime.probes import count_probes
-from remora.testing import HashEmbedder
+from remora.testing import HashEmbedder, count_probes
 from tests.harness import user
 from tests.integration.conftest import PLAIN, PLAIN_TREE, Open
 from tests.integration.remembering import CONFIG

@@ -17,7 +17,7 @@ import remora
 from remora import Config, Runtime, WorkingHit
 from remora.actors.user.behavior import UserBehavior
 from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed, StorageError
-from remora.ids import UserKey
+from remora.storage.ports import UserKey
 from remora.testing import HashEmbedder, ScriptedChatModel
 from tests.embedders import NotingEmbedder
 from tests.patience import until

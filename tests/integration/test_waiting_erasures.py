@@ -15,7 +15,7 @@ from remora.errors import ErasureDelayed, ErasureInProgress, LongTermError
 from remora.ids import session_key, user_key
 from remora.results import WaitingErasure
 from remora.storage.lance.store import LanceStore
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.sqlite.peek import peek_erasures
 from remora.testing import HashEmbedder
 from tests.lance import digests_of, lance, put, rows_of

@@ -13,8 +13,7 @@ import anyio.to_thread
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal, Write
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.testing import FaultyJournal, JournalAccess
-from remora.testing.faults import CommitFault
+from remora.testing import CommitFault, FaultyJournal, JournalAccess
 from remora.testing.journals import CommitFate
 
 __all__ = ["BreakableJournal", "MemoryAccess", "SqliteAccess", "open_sqlite"]

@@ -17,11 +17,10 @@ import anyio.lowlevel
 import msgspec
 
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import JobRetried
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Erased, Journal, Retention, Write
+from remora.storage.ports import Erased, Journal, Retention, SessionKey, UserKey, Write
 from remora.storage.records import Appended, Flushed, MemoryItem, Remembered, StateItem
 from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.journal import SqliteJournal

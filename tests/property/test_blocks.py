@@ -27,13 +27,13 @@ from remora.actors.session.messages import (
 )
 from remora.blocks import BaseMemoryBlock, BlockServices, ChatMessage
 from remora.errors import BlockFailed, InvalidInput
-from remora.ids import SessionKey
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.messages import ChatDict, Entry
 from remora.results import Job
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import JobAttempt, JobDone
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import Appended
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
 from tests.harness import WINDOWS, append, entry

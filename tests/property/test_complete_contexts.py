@@ -18,8 +18,8 @@ from remora.actors.session.messages import SummaryReady
 from remora.config import Config
 from remora.errors import BudgetTooSmall
 from remora.runtime.actor import Decision
-from remora.runtime.probes import count_probes
 from remora.storage.records import Appended, SavedSession, SummarizeSpec, Watermarks
+from remora.testing import count_probes
 from tests.harness import WINDOWS, append
 from tests.property.test_planner import KEY, call
 

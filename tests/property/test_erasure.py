@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from remora import Config, Runtime
 from remora.errors import InvalidId
-from remora.ids import UNKEYED, Digests, SessionKey, memory_id, row_id, validate_id
+from remora.ids import UNKEYED, Digests, memory_id, row_id, validate_id
+from remora.storage.ports import SessionKey
 from remora.testing import HashEmbedder
 from tests.lance import digest_keys, lance, put, rows_of
 

@@ -27,10 +27,9 @@ from remora.recall.ranking import fuse
 from remora.recall.recall import Recall
 from remora.recall.traits import asks, question_share, speakers_named
 from remora.recall.user_index import UserIndex
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, Candidate, LongTermStore, MemoryRow, Scope
-from remora.testing import HashEmbedder
-from remora.testing.stores import long_term_row
+from remora.testing import HashEmbedder, long_term_row
 
 EMBEDDER = HashEmbedder(128)  # with fewer numbers, two words of a text may cancel each other
 SUBJECTS = ("tea", "bees", "a bridge over the river", "Ottilie", "what Ann said?", "é")

@@ -25,7 +25,7 @@ from remora.errors import InvalidId
 from remora.ids import MAX_ID_BYTES
 from remora.maintenance.compare import compare_index
 from remora.maintenance.offline import offline
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.testing import HashEmbedder
 from tests import harness
 

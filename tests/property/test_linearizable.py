@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import BufferPolicy, Config, Runtime
-from remora.storage.memory.store import MemoryStore
-from remora.testing import FaultyJournal, HashEmbedder, UnionSummarizer
-from remora.testing.faults import CommitFault
+from remora.storage.memory import MemoryStore
+from remora.testing import CommitFault, FaultyJournal, HashEmbedder, UnionSummarizer
 from tests.checker.history import History, Violation
 from tests.checker.judging import check
 from tests.checker.players import Player

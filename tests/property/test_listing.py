@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import Memory
-from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.recall import current
 from remora.recall.current import CurrentMemories
@@ -22,6 +21,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import commit_records
 from remora.storage import standings
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import (
     Appended,
     BufferMoved,

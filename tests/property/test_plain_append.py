@@ -13,10 +13,10 @@ from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Append, SummaryReady
 from remora.config import Config
-from remora.ids import SessionKey
 from remora.runtime.actor import Decision
 from remora.services.intake import Intake
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import Appended
 from tests.harness import COUNTER, WINDOWS, append
 

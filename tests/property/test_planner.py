@@ -21,14 +21,13 @@ from remora.actors.session.window import fit_buffer
 from remora.actors.user.messages import ScoredItem
 from remora.actors.user.working import WorkingItem
 from remora.errors import BudgetTooSmall, InvalidInput, LongTermError
-from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.recall.gather import Tiers
 from remora.recall.planner import Planner, Show
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
 from remora.runtime.shared_call import SharedCall
-from remora.storage.ports import Scope
+from remora.storage.ports import Scope, SessionKey
 from remora.storage.records import Appended, SavedSession, Summary, Watermarks
 from remora.tokens import count_message
 from tests.harness import COUNTER, WINDOWS, append

@@ -41,11 +41,12 @@ from remora.errors import (
     InvalidMessage,
     KeyConflict,
 )
-from remora.ids import SessionKey, key_digest, message_id
+from remora.ids import key_digest, message_id
 from remora.messages import split_tool_calls
 from remora.recall.gather import Tiers
 from remora.recall.planner import Planner
 from remora.results import SessionView
+from remora.storage.ports import SessionKey
 from remora.storage.records import (
     BlocksSpec,
     BufferMoved,

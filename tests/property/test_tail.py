@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 
 from remora import Config, Runtime
 from remora.config import RecallConfig
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.models.ports import embed_texts
 from remora.recall.question import Question
 from remora.recall.ranking import Ranking, fuse
 from remora.recall.tail import Tail, add_tail
 from remora.recall.user_index import UserIndex
-from remora.storage.memory.store import MemoryStore
-from remora.storage.ports import Candidate, MemoryRow, Scope
-from remora.testing import HashEmbedder
-from remora.testing.stores import long_term_row
+from remora.storage.memory import MemoryStore
+from remora.storage.ports import Candidate, MemoryRow, Scope, SessionKey
+from remora.testing import HashEmbedder, long_term_row
 
 EMBEDDER = HashEmbedder(16)
 WORDS = ("tea", "bees", "bridge", "river", "Ottilie", "Lisbon", "why?", "Ann")

@@ -16,12 +16,12 @@ from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Load, Snapshot
 from remora.errors import JournalDamaged, ModelUnavailable
-from remora.ids import SessionKey
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import RetryPolicy
-from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.sqlite.journal import SqliteJournal
+from remora.testing import count_probes
 from tests.harness import WINDOWS, FirstWordsSummarizer, Kernel, append, kernel, said, user
 
 KEY = SessionKey("alice", "chat")

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
-from remora.ids import SessionKey
 from remora.runtime.passivation import RegistryLimits
-from remora.testing.faults import CommitFault
+from remora.storage.ports import SessionKey
+from remora.testing import CommitFault
 from remora.testing.simulation import SeededLoop, seams
 from tests.harness import Kernel, append, user
 from tests.simulation.rare import over_sqlite, reaching, shown

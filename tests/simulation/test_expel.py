@@ -12,8 +12,8 @@ import pytest
 
 from remora.actors.session.messages import Inspect
 from remora.errors import ErasureInProgress
-from remora.ids import SessionKey
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from tests.harness import append, kernel, said, user
 
 ALICE, BOB = SessionKey("alice", "one"), SessionKey("bob", "one")

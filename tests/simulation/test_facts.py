@@ -16,11 +16,10 @@ import pytest
 
 from remora import Runtime
 from remora.errors import RemoraError
-from remora.ids import SessionKey
 from remora.messages import ChatDict, decode_chat, plain_text
-from remora.runtime.probes import count_probes
+from remora.storage.ports import SessionKey
 from remora.storage.records import MemoryItem
-from remora.testing import FaultyChatModel
+from remora.testing import FaultyChatModel, count_probes
 from remora.testing.simulation import CONFIG, World
 from tests.facts import FactModel
 from tests.simulation.fates import worlds

@@ -14,10 +14,10 @@ import trio.testing
 
 from remora import Config, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.models.extractive import ExtractiveSummarizer
-from remora.runtime.probes import count_probes
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
+from remora.storage.ports import SessionKey
 from remora.testing import (
     FaultyChatModel,
     FaultyEmbedder,
@@ -26,6 +26,7 @@ from remora.testing import (
     FaultySummarizer,
     HashEmbedder,
     ScriptedChatModel,
+    count_probes,
     during,
 )
 from remora.testing.models import GARBAGE_TEXTS, GARBAGE_VECTORS

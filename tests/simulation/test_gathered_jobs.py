@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from remora.errors import OutcomeUnknown
-from remora.ids import SessionKey
 from remora.results import Job
 from remora.runtime import supervisor
 from remora.runtime.jobs import Gathering, JobAttempt, JobQueue, JobResult, RetryPolicy, Together
 from remora.runtime.log import commit_records
-from remora.storage.memory.journal import MemoryJournal
+from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import BlocksSpec
 from remora.testing import VirtualClock
 from tests.harness import Kernel, kernel

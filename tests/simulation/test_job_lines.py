@@ -13,14 +13,12 @@ import anyio.lowlevel
 import pytest
 
 from remora.errors import CommitFailed
-from remora.ids import SessionKey
 from remora.results import Job
 from remora.runtime.jobs import JobAttempt, JobQueue, JobResult, RetryPolicy
-from remora.runtime.probes import count_probes
-from remora.storage.memory.journal import MemoryJournal
+from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import BlocksSpec
-from remora.testing import FaultyJournal, VirtualClock
-from remora.testing.faults import CommitFault
+from remora.testing import CommitFault, FaultyJournal, VirtualClock, count_probes
 from remora.testing.simulation import SeededLoop, seams
 from tests.harness import Kernel, kernel
 

@@ -15,14 +15,13 @@ from remora import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Inspect, Load, SummaryReady
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, SessionQuarantined
-from remora.ids import SessionKey
 from remora.results import Job
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.passivation import RegistryLimits
-from remora.runtime.probes import count_probes
 from remora.runtime.schedule import Schedule
 from remora.storage.memory import MemoryJournal
-from remora.testing import FaultyJournal, VirtualClock
+from remora.storage.ports import SessionKey
+from remora.testing import FaultyJournal, VirtualClock, count_probes
 from tests.harness import WINDOWS, Kernel, append, kernel, said, user
 from tests.simulation.rare import (
     KEY,

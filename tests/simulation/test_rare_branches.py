@@ -18,9 +18,9 @@ import pytest
 from remora import Receipt
 from remora.actors.session.messages import Clear, Inspect, Load
 from remora.errors import JournalDamaged, OutcomeUnknown, SessionQuarantined, StorageError
-from remora.ids import SessionKey
 from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.simulation import SeededLoop, seams
 from tests.harness import Kernel, append, kernel, user

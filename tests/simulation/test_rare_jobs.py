@@ -13,11 +13,11 @@ import pytest
 from remora import Receipt
 from remora.actors.session.messages import Append, Clear, Load, SummaryReady
 from remora.errors import CommitFailed, ModelUnavailable, OutcomeUnknown
-from remora.ids import SessionKey
 from remora.results import Job
 from remora.runtime.jobs import JobAttempt, JobQueue, JobResult, RetryPolicy
 from remora.runtime.log import commit_records
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import BlocksSpec, JobsStarted
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import FaultyJournal, VirtualClock

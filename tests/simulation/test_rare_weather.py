@@ -12,8 +12,7 @@ import pytest
 
 from remora import Config, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown, RuntimeClosed
-from remora.runtime.probes import count_probes
-from remora.testing import HashEmbedder
+from remora.testing import HashEmbedder, count_probes
 from remora.testing.simulation import Fault, World
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here

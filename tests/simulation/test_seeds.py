@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from remora.runtime.cell import Cell
-from remora.runtime.probes import count_probes
+from remora.testing import count_probes
 from tests.checker.__main__ import main
 from tests.checker.exploring import draw_case, draw_settings, play, report, smallest
 from tests.checker.history import Shown

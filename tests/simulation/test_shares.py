@@ -16,10 +16,10 @@ import pytest
 
 from remora.actors.session.messages import Load
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown
-from remora.ids import SessionKey
 from remora.runtime.cell import OVERHEAD_BYTES
 from remora.runtime.passivation import RegistryLimits
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import Appended
 from remora.testing import FaultyJournal, VirtualClock
 from tests.harness import Kernel, append, kernel, said, user

@@ -15,8 +15,8 @@ import pytest
 from remora import Config, Runtime, User
 from remora.actors.user.messages import CleanUp, Remember, Touch
 from remora.errors import InvalidInput, ModelTimeout, ModelUnavailable, ReentrantAsk
-from remora.ids import UserKey
 from remora.runtime.schedule import Schedule
+from remora.storage.ports import UserKey
 from remora.storage.records import MemoryItem
 from remora.testing import HashEmbedder, ScriptedChatModel, VirtualClock
 from tests.harness import COUNTER

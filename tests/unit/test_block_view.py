@@ -24,8 +24,8 @@ from remora.blocks import (
     VectorMemoryBlock,
 )
 from remora.errors import InvalidInput
-from remora.ids import SessionKey
 from remora.messages import ChatDict
+from remora.storage.ports import SessionKey
 from remora.storage.records import StateItem
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, TokenCounter, count_message

@@ -29,8 +29,8 @@ from remora.blocks import (
     VectorMemoryBlock,
 )
 from remora.errors import ConfigError
-from remora.ids import SessionKey
 from remora.messages import encode_message
+from remora.storage.ports import SessionKey
 from tests.harness import COUNTER
 from tests.integration.blocks import MentionCounter
 

@@ -24,11 +24,10 @@ from remora.cluster.calls import (
 )
 from remora.cluster.wire import UnreadableCall, WireError
 from remora.errors import InvalidInput
-from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.results import Job
 from remora.services.metadata import MetadataFilter
-from remora.storage.ports import Scope
+from remora.storage.ports import Scope, SessionKey, UserKey
 from remora.storage.records import FlushSpec
 from remora.testing import HashEmbedder
 from remora.transfer import MessageExport, SessionExport

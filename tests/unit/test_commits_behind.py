@@ -20,11 +20,11 @@ import pytest
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost
 from remora.messages import encode_message
 from remora.runtime.log import commit_records
-from remora.runtime.probes import count_probes
 from remora.storage.ports import Write
 from remora.storage.records import Appended, MemoriesRemoved, Opened
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.writer import JournalWriter
+from remora.testing import count_probes
 from tests.sqlite import BreakableConnection, Connections, change_rows, refuse_full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests hold the connection's thread

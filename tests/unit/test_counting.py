@@ -12,9 +12,9 @@ import pytest
 
 from remora import Config, Context, Receipt, Runtime, Session
 from remora.errors import InvalidInput, MailboxFull
-from remora.runtime.probes import count_probes
 from remora.runtime.threads import run_in_thread
 from remora.services import intake
+from remora.testing import count_probes
 from remora.tokens import TiktokenCounter
 from tests.harness import user
 from tests.patience import until

@@ -22,7 +22,7 @@ from remora.recall.ranking import fuse
 from remora.recall.user_index import UserIndex
 from remora.runtime.clock import SystemClock
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow
-from remora.testing.stores import long_term_row
+from remora.testing import long_term_row
 
 pytestmark = pytest.mark.anyio
 EPOCH = date(1970, 1, 1)

@@ -15,13 +15,12 @@ import trio.testing
 
 from remora.actors.policies.summary import ChatSummarizer
 from remora.errors import LongTermError, ModelUnavailable, OutcomeUnknown
-from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import as_reranker
 from remora.runtime.log import commit_records
 from remora.storage.journal_port import running_journal
-from remora.storage.memory.store import MemoryStore
-from remora.storage.ports import MemoryRow
+from remora.storage.memory import MemoryStore
+from remora.storage.ports import MemoryRow, SessionKey
 from remora.storage.records import Opened, SavedSession
 from remora.testing import (
     FaultyChatModel,
@@ -33,8 +32,8 @@ from remora.testing import (
     HashEmbedder,
     ScriptedChatModel,
     during,
+    long_term_row,
 )
-from remora.testing.stores import long_term_row
 from tests.harness import COUNTER
 
 pytestmark = pytest.mark.anyio

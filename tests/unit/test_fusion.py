@@ -17,7 +17,7 @@ from remora.recall.question import Question
 from remora.recall.ranking import fuse
 from remora.recall.traits import asks, question_share, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
-from remora.testing.stores import long_term_row
+from remora.testing import long_term_row
 
 
 def candidate(

@@ -14,7 +14,7 @@ from remora import Receipt, Runtime
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.state import SessionState
 from remora.runtime.actor import Decision
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.testing import (
     HashEmbedder,

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from remora import BufferPolicy, Receipt, Runtime
 from remora.errors import OutcomeUnknown
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.records import Appended
 from remora.testing import (
+    CommitFault,
     FaultyJournal,
     HashEmbedder,
     UnionSummarizer,
 )
-from remora.testing.faults import CommitFault
 from tests.checker.history import History, Violation, table
 from tests.checker.judging import check, check_arrival, check_sound
 from tests.checker.players import Player

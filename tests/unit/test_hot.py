@@ -28,10 +28,9 @@ from remora.recall.index_cache import UserIndexCache
 from remora.recall.question import Question
 from remora.recall.recall import Recall
 from remora.recall.user_index import UserIndex
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope
-from remora.testing import HashEmbedder
-from remora.testing.stores import long_term_row
+from remora.testing import HashEmbedder, long_term_row
 
 pytestmark = pytest.mark.anyio
 

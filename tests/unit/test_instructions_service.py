@@ -10,11 +10,11 @@ import pytest
 
 from remora import Receipt, Runtime
 from remora.errors import CommitFailed, StorageError
-from remora.ids import SessionKey
 from remora.languages.instructions import load_signs
 from remora.messages import encode_message
 from remora.services.appending import Instructions
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.tokens import HeuristicCounter
 from tests.harness import user
 

@@ -21,7 +21,6 @@ from remora.actors.keyed_state import (
     put_keyed,
 )
 from remora.errors import InvalidInput
-from remora.ids import UserKey
 from remora.storage.keyed_values import (
     KeyedImage,
     KeyedValue,
@@ -31,6 +30,7 @@ from remora.storage.keyed_values import (
     keyed_image,
     keyed_item,
 )
+from remora.storage.ports import UserKey
 from remora.storage.records import Opened, StateChanged, StateItem
 
 AT_US = 1_700_000_000_000_000

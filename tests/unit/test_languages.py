@@ -24,7 +24,7 @@ from remora.recall.question import Question
 from remora.recall.ranking import Matches, ScoreList, is_other_language, main_languages, rank
 from remora.recall.traits import Traits
 from remora.storage.ports import MemoryRow
-from remora.testing.stores import long_term_row
+from remora.testing import long_term_row
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "languages.jsonl"
 LINES = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]

@@ -15,7 +15,7 @@ from remora.recall.question import Question
 from remora.recall.ranking import Ranking, asks_for_several, better_in_group, fuse
 from remora.recall.user_index import UserIndex
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow
-from remora.testing.stores import long_term_row
+from remora.testing import long_term_row
 
 pytestmark = pytest.mark.anyio
 

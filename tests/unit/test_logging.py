@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import structlog
 
-from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
+from remora.storage.ports import SessionKey, UserKey
 
 ROOT = Path(__file__).parents[2]
 

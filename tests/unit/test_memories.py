@@ -14,7 +14,7 @@ import pytest
 from remora import Synopsis
 from remora.config import ImportanceConfig, RecallConfig
 from remora.errors import RedactionFailed
-from remora.ids import SessionKey, UserKey, memory_id, row_id
+from remora.ids import memory_id, row_id
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
 from remora.jobs.prune import PruneHandler
@@ -26,9 +26,8 @@ from remora.results import Job, UserView
 from remora.runtime.jobs import JobAttempt
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import commit_records
-from remora.storage.memory import MemoryJournal
-from remora.storage.memory.store import MemoryStore
-from remora.storage.ports import Candidate, LongTermStore, MemoryRow, Write
+from remora.storage.memory import MemoryJournal, MemoryStore
+from remora.storage.ports import Candidate, LongTermStore, MemoryRow, SessionKey, UserKey, Write
 from remora.storage.records import (
     Appended,
     FlushSpec,
@@ -39,8 +38,7 @@ from remora.storage.records import (
     RecordSpec,
     Remembered,
 )
-from remora.testing import HashEmbedder
-from remora.testing.stores import long_term_row
+from remora.testing import HashEmbedder, long_term_row
 from remora.tokens import HeuristicCounter
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from remora import Message
 from remora.errors import InvalidId, InvalidMessage
 from remora.formats import to_anthropic, to_gemini, to_openai, to_responses
-from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validate_id
+from remora.ids import MAX_ID_BYTES, row_id, user_key, validate_id
 from remora.messages import (
     decode_chat,
     encode_message,
@@ -25,6 +25,7 @@ from remora.messages import (
     restore_message,
     said_text,
 )
+from remora.storage.ports import SessionKey
 from remora.tokens import HeuristicCounter, count_message
 
 BAD: list[Any] = [

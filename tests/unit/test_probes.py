@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import remora
-from remora.runtime.probes import count_probes, probe
+from remora.runtime.probes import probe
+from remora.testing import count_probes
 from remora.testing.probes import CATALOGUES, PROBES
 
 _CALL = re.compile(r"\bprobe\(([^)]*)\)")

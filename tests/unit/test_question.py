@@ -20,8 +20,7 @@ from remora.recall.question import Question, ask, related_words, weigh_words
 from remora.recall.user_index import UserIndex
 from remora.storage.memory import MemoryStore
 from remora.storage.ports import EVERYTHING, MemoryRow
-from remora.testing import HashEmbedder
-from remora.testing.stores import long_term_row
+from remora.testing import HashEmbedder, long_term_row
 from tests.harness import user
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from remora.config import RecallConfig
 from remora.recall.question import Question, find_related, load_related, related_words
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, search_rows
 from remora.storage.ports import EVERYTHING
-from remora.testing.stores import long_term_row
+from remora.testing import long_term_row
 
 
 def related(question: str) -> set[str]:

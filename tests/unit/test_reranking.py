@@ -25,8 +25,7 @@ from remora.recall.ranking import Ranking
 from remora.recall.reranking import Judgement, Reranking, check_scores, reorder
 from remora.results import RerankStatistics
 from remora.runtime.clock import SystemClock
-from remora.testing import VirtualClock
-from remora.testing.stores import long_term_row
+from remora.testing import VirtualClock, long_term_row
 
 pytestmark = pytest.mark.anyio
 WHEN = datetime(2023, 5, 8, tzinfo=UTC)

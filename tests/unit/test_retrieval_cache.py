@@ -17,9 +17,9 @@ from remora.recall import index_cache
 from remora.recall.index_cache import ResultStatistics, UserEntry, UserIndexCache
 from remora.recall.memory import FoundMemories
 from remora.recall.ranking import Ranking
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.ports import EVERYTHING, LongTermStore, Scope
-from remora.testing.stores import long_term_row
+from remora.testing import long_term_row
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from remora.actors.user.messages import SynopsisReady
 from remora.errors import ModelAnswerInvalid
-from remora.ids import SessionKey, UserKey
 from remora.jobs.synopsis import SynopsisHandler, parse_synopsis
 from remora.messages import encode_message
 from remora.models.breaker import CircuitBreaker
@@ -21,6 +20,7 @@ from remora.results import Job
 from remora.runtime.clock import SystemClock
 from remora.runtime.jobs import JobAttempt
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey, UserKey
 from remora.storage.records import Appended, MemoryItem, Opened, Remembered, SynopsisSpec
 from remora.testing import ScriptedChatModel
 from remora.tokens import HeuristicCounter, TiktokenCounter

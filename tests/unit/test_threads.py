@@ -7,11 +7,11 @@ import threading
 import anyio
 import pytest
 
-from remora.ids import SessionKey
 from remora.results import Job
 from remora.runtime.jobs import JobAttempt, JobQueue, JobResult, RetryPolicy
 from remora.runtime.threads import compute_in_thread, in_background, run_plugin_in_thread
-from remora.storage.memory.journal import MemoryJournal
+from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey
 from remora.storage.records import BlocksSpec
 from remora.testing import VirtualClock
 from tests.harness import kernel

@@ -9,9 +9,10 @@ import pytest
 
 from remora.config import Config
 from remora.errors import RuntimeClosed, SessionBusy
-from remora.ids import SessionKey, key_digest, turn_key, turn_numbers, turn_root
-from remora.runtime.probes import count_probes
+from remora.ids import key_digest, turn_key, turn_numbers, turn_root
 from remora.services.turns import LocalTurns
+from remora.storage.ports import SessionKey
+from remora.testing import count_probes
 
 ONE, TWO = SessionKey("alice", "one"), SessionKey("alice", "two")
 

@@ -32,12 +32,12 @@ from remora.actors.user.messages import (
 from remora.actors.user.state import SynopsisPart, UserState
 from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
-from remora.ids import SessionKey, UserKey
 from remora.results import SessionView, UserView
 from remora.runtime.actor import Decision
 from remora.runtime.passivation import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import SessionKey, UserKey
 from remora.storage.records import (
     MemoryItem,
     Opened,
