@@ -304,6 +304,10 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
         for function in guard.functions.values():  # as starting a process may
             function.can_block_in("tests/zygote.py", {"execute"})
+        # a database in memory computes, and waits for nothing
+        for name in ("execute", "executemany", "executescript"):
+            statement = guard.functions[f"sqlite3.Connection.{name}"]
+            statement.can_block_in("remora/storage/sqlite/memory.py", {name, "_empty"})
         # a system call that reads no disk: a relative path is that of the making of a runtime
         guard.functions["os.getcwd"].can_block_in("remora/api/runtime.py", {"_make_absolute"})
         # asyncpg looks for a file of passwords when it connects, which is seldom

@@ -8,7 +8,6 @@ everything to its end.
 
 from __future__ import annotations
 
-import copy
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,12 +21,13 @@ import msgspec
 from remora import BufferPolicy, Config, Line, Runtime
 from remora.ids import memory_id, row_id
 from remora.messages import split_tool_calls
-from remora.storage.memory import MemoryJournal, MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import Journal, LongTermStore, MemoryRow, SessionKey, UserKey, Write
 from remora.storage.records import UnflushSpec
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
+from tests.harness import CopiedJournal
 
 CONFIG = Config.from_dict(
     {
@@ -112,31 +112,16 @@ class Watched:
         super().write(write)  # type: ignore[misc]
 
 
-class WatchedJournal(Watched, MemoryJournal):
+class WatchedJournal(Watched, CopiedJournal):
     """The in-memory journal, which can be copied as a crash would leave it: without what is not
     committed.
     """
 
-    _STATE = (
-        "_actors",
-        "_memories",
-        "_sids",
-        "_next_sid",
-        "_jobs",
-        "_settings",
-        "instance",
-        "_erased",
-        "_erasures",
-        "_last_erasure",
-    )
-
-    def __init__(self, witness: Witness, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, witness: Witness, rows: CopiedJournal | None = None) -> None:
         super().__init__()
         self.witness = witness
-        self.__dict__.update(copy.deepcopy(state or {}))
-
-    def state(self) -> dict[str, Any]:
-        return copy.deepcopy({name: getattr(self, name) for name in self._STATE})
+        if rows is not None:
+            self.take_rows(rows)
 
 
 class WatchedStore(MemoryStore):
@@ -326,7 +311,7 @@ async def in_memory(
         witness.remember(image)
         await mark_claims_no_more_than_there_is(journal, store, image.step)
     if watch:
-        witness.capture = lambda: (journal.state(), store.state())
+        witness.capture = lambda: (journal.copied(), store.state())
     models: Any = {"summarizer": WatchedSummarizer(witness), "embedder": WatchedEmbedder(witness)}
     async with Runtime.in_memory(
         config=CONFIG, journal=journal, store=store, policy=policy, **models

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any, Self
 
 import anyio
@@ -122,6 +124,23 @@ async def commit_each(
             await done.wait()
         tasks.cancel_scope.cancel()
     assert not failed
+
+
+class CopiedJournal(MemoryJournal):
+    """The journal in memory, whose committed rows can be copied."""
+
+    def copied(self) -> CopiedJournal:
+        found = CopiedJournal()
+        found.take_rows(self)
+        return found
+
+    def take_rows(self, source: CopiedJournal) -> None:
+        source.copy_into(self._database)
+        ((last,),) = self._database.execute("SELECT coalesce(max(sid), 0) FROM actors")
+        self.instance, self._numbers = source.instance, count(last + 1)
+
+    def copy_into(self, database: sqlite3.Connection) -> None:
+        self._database.backup(database)
 
 
 class LineCount:

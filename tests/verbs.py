@@ -324,7 +324,7 @@ def public_coroutines() -> Iterator[str]:
 # -- more than one plain call of each --------------------------------------------------------------
 
 _RICH: list[Any] = [
-    Message(role="user", content=[{"type": "text", "text": "☂"}], metadata={"a": b"\x01"}),
+    Message(role="user", content=[{"type": "text", "text": "☂"}], metadata={"a": 1}),
     {"role": "assistant", "content": "ok", "id": "mine", "x": [1, {"y": None}]},
 ]
 
@@ -551,9 +551,10 @@ MORE: dict[str, Call] = {
         _RICH, key="all", allow_duplicates=True, timeout_s=60
     ),
     "append again": lambda w: w.session.append(_RICH, key="all"),
-    "messages by metadata": lambda w: w.session.get_messages(
-        "user", filter_metadata={"a": b"\x01"}
+    "append bytes": lambda w: w.session.append(
+        Message(role="user", content="☂", metadata={"a": b"\x01"})
     ),
+    "messages by metadata": lambda w: w.session.get_messages("user", filter_metadata={"a": 1}),
     "load": lambda w: w.session.load(),
     "load a little": lambda w: w.session.load(max_tokens=30),
     "load with all": lambda w: w.session.load(

@@ -36,7 +36,6 @@ from remora.storage.files import unusable_directory
 from remora.storage.lance.allocators import limit_arenas
 from remora.storage.layout import check_unsharded, end_division, is_dividing
 from remora.storage.lock import DirectoryLock, wait_for_lock
-from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
 
 _logger = get_logger(__name__)
@@ -163,8 +162,8 @@ class Lifetime:
         lock = DirectoryLock(path) if path is not None else None
         self._closers = []
         try:
+            await run_in_thread(preload)
             if lock is not None:
-                await run_in_thread(preload)
                 await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
                 await self._check_whole(owned=True)
@@ -235,6 +234,8 @@ class Lifetime:
         elif options.config.journal.dsn.reveal():
             journal = await open_database(options.config.journal, options.path)
         elif options.path is None:
+            from remora.storage.memory import MemoryJournal  # noqa: PLC0415  # preloaded
+
             journal = MemoryJournal()
         else:
             from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415  # preloaded

@@ -22,7 +22,6 @@ from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
-from remora.services.preload import preload
 from remora.storage.layout import ShardPlace
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
@@ -230,7 +229,6 @@ def _load(key: str, module: str) -> Any:
 
 
 def _make_chat_model(options: Options, closers: list[Callable[[], Any]]) -> ChatModel | None:
-    preload()  # a runtime in memory has not done it yet
     chat = options.chat_model
     if chat is None and options.config.models.summarizer == "openai":
         chat = _make_remote("models.summarizer", "OpenAIChatModel", options.config, closers)

@@ -18,6 +18,7 @@ _LEFT_OUT = (
     "remora.maintenance.backup",  # with both stores: sqlite3, aiosqlite and asyncio
     "remora.maintenance.export",  # with both forms of an export
     "remora.maintenance.import_",
+    "remora.storage.memory",
 )
 
 

@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _logger = get_logger(__name__)
 
+FORGOTTEN = "this was forgotten in the meantime; nothing of it was kept"
+"""Refuses a write for an actor that was erased."""
+
 
 class WriteQueue:
     """The queue of a journal's writer, which its task empties; before that runs, who queues work.
@@ -128,9 +131,7 @@ class WriteQueue:
             return False
         probe("write_of_erased_refused")
         self._acknowledger.answer_all()
-        write.acknowledge(
-            CommitFailed("this was forgotten in the meantime; nothing of it was kept")
-        )
+        write.acknowledge(CommitFailed(FORGOTTEN))
         return True
 
     async def _commit(self, batch: Sequence[Write]) -> None:

@@ -43,7 +43,7 @@ from remora.storage.records import (
     Summary,
     Watermarks,
 )
-from remora.storage.sqlite.erasing import read_erased_actors
+from remora.storage.sqlite.changes import read_erased_actors
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import JournalWriter

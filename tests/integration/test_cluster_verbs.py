@@ -55,10 +55,9 @@ up to the moment.
 SERVED = re.compile(
     r".*: 'Session' is 'ClientSession'"
     r"|.*\.working\[.*\]\.vector: .*"
-    r"|.*\.metadata\.a: b'.*"
     r"|a value that is none \.text: .*"
 )
-"""Over HTTP: names of classes, vectors of working memory, bytes in metadata, one text."""
+"""Over HTTP: names of classes, vectors of working memory, one text."""
 
 Make: TypeAlias = Callable[[Path], remora.Runtime | ShardedRuntime]
 

@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,7 +22,14 @@ from remora.messages import Entry
 from remora.runtime.jobs import JobRetried
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Erased, Journal, Retention, SessionKey, UserKey, Write
-from remora.storage.records import Appended, Flushed, MemoryItem, Remembered, StateItem
+from remora.storage.records import (
+    Appended,
+    Flushed,
+    MemoryChanged,
+    MemoryItem,
+    Remembered,
+    StateItem,
+)
 from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import JournalAccess
@@ -159,32 +167,30 @@ class ScrubsNothing(SqliteAccess):
 class ForgetsRetries(MemoryJournal):
     """`JobRetried` is not stored: each start begins to count again."""
 
-    def apply(self, record: Any) -> None:
-        if not isinstance(record, JobRetried):
-            super().apply(record)
+    def _store(self, records: Sequence[Any]) -> None:
+        super()._store([one for one in records if not isinstance(one, JobRetried)])
 
 
 @noticed_by("progress_never_goes_back")
 class ProgressGoesBack(MemoryJournal):
     """``flushed = $1`` instead of the greater of both."""
 
-    def apply(self, record: Any) -> None:
-        if isinstance(record, Flushed):
-            self._actors[record.sid].flushed = record.through
-        else:
-            super().apply(record)
+    def _store(self, records: Sequence[Any]) -> None:
+        super()._store(records)
+        update = "UPDATE actors SET flushed = ? WHERE sid = ?"
+        flushed = [(one.through, one.sid) for one in records if isinstance(one, Flushed)]
+        self._database.executemany(update, flushed)
 
 
 @noticed_by("any_text_comes_back")
 class RefusesNul(MemoryJournal):
     """Text with a NUL is refused, as PostgreSQL's type ``text`` refuses it."""
 
-    def _check(self, write: Write) -> None:
-        super()._check(write)
-        for record in write.records:
-            for item in getattr(record, "memories", ()):
-                if "\x00" in item.content:
-                    raise CommitFailed("invalid byte sequence for encoding UTF8: 0x00")
+    def _store(self, records: Sequence[Any]) -> None:
+        items = [item for one in records for item in getattr(one, "memories", ())]
+        if any("\x00" in item.content for item in items):
+            raise CommitFailed("invalid byte sequence for encoding UTF8: 0x00")
+        super()._store(records)
 
 
 # -- writes of one owner ---------------------------------------------------------------------------
@@ -225,14 +231,13 @@ class StoresInSteps(MemoryJournal):
 class StoresHalves(MemoryJournal):
     """A write that fails in the middle leaves what was stored before."""
 
-    def _check(self, write: Write) -> None:
-        for place, record in enumerate(write.records):
-            try:
-                super()._check(Write([record], write.acknowledge))
-            except CommitFailed:
-                for before in write.records[:place]:
-                    self.apply(before)
-                raise
+    def _store(self, records: Sequence[Any]) -> None:
+        try:
+            super()._store(records)
+        except CommitFailed:
+            for record in records:
+                super()._store([record])
+            raise
 
 
 @noticed_by("a_large_commit_is_stored_whole")
@@ -271,7 +276,8 @@ class UsesNumbersTwice(MemoryJournal):
 
     def restart(self) -> Self:
         found = super().restart()
-        vars(found).update(_next_sid=max(self._actors, default=0), _erased=set())
+        ((last,),) = self._database.execute("SELECT coalesce(max(sid), 0) FROM actors")
+        vars(found).update(_numbers=count(last + 1), _erased=set())
         return found
 
 
@@ -279,11 +285,11 @@ class UsesNumbersTwice(MemoryJournal):
 class OverwritesMemories(MemoryJournal):
     """``ON CONFLICT DO UPDATE`` where a memory is recorded again."""
 
-    def apply(self, record: Any) -> None:
-        if isinstance(record, Remembered):
-            for item in record.memories:
-                self._memories[item.id] = (record.sid, item)
-        super().apply(record)
+    def _store(self, records: Sequence[Any]) -> None:
+        super()._store(records)
+        for one in records:
+            if isinstance(one, Remembered):
+                super()._store([MemoryChanged(one.sid, item, ()) for item in one.memories])
 
 
 @noticed_by("numbers_come_back_exactly")
@@ -444,7 +450,7 @@ class BeginsEachEpochAtOne(MemoryJournal):
 
     async def aclose(self) -> None:
         await super().aclose()
-        self._owners.epoch -= 1
+        self._shared.epoch -= 1
 
 
 @noticed_by("epochs_grow")
@@ -465,12 +471,12 @@ class CountsSinceOpening(MemoryJournal):
 
     def restart(self) -> Self:
         found = super().restart()
-        vars(found).update(_before=self._owners.number)
+        vars(found).update(_before=self._shared.commits)
         return found
 
     @property
     def commit_number(self) -> int:
-        return self._owners.number - self._before
+        return self._shared.commits - self._before
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -520,7 +526,10 @@ class SendsAgain(_Misreports):
     """It connects again and sends the same rows, without asking what became of the first."""
 
     def told(self, write: Write, error: Exception) -> Exception | None:
-        self._keep(write)
+        try:
+            self._store(write.records)
+        except CommitFailed as e:
+            return e  # of rows that are there
         return None
 
 

@@ -24,7 +24,7 @@ from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
-from tests.harness import commit_each
+from tests.harness import CopiedJournal, commit_each
 
 __all__ = ["ActorMachine", "Write"]
 
@@ -45,14 +45,6 @@ class Write(msgspec.Struct):
     model: Any
 
 
-def holding(records: Sequence[Any]) -> MemoryJournal:
-    """A journal in which these are stored."""
-    journal = MemoryJournal()
-    for record in records:
-        journal.apply(record)
-    return journal
-
-
 class ActorMachine(RuleBasedStateMachine):
     """Rules are what may happen next; invariants are what a user relies on."""
 
@@ -66,8 +58,8 @@ class ActorMachine(RuleBasedStateMachine):
 
     def start(self, actor: Any, model: Any, *, hot_keys: int = 1_000) -> None:
         self.actor = actor
-        self.journal = MemoryJournal(hot_keys=hot_keys)
-        self.shadow = MemoryJournal(hot_keys=hot_keys)
+        self.journal = CopiedJournal(hot_keys=hot_keys)
+        self.shadow = CopiedJournal(hot_keys=hot_keys)
         """What the log would hold if all that is on its way were stored."""
         self.stored: list[Any] = []
         self.queue: deque[Write] = deque()
@@ -91,10 +83,10 @@ class ActorMachine(RuleBasedStateMachine):
             self.runner.close()
 
     def compare_journals(self, commits: int) -> None:
-        """SQLite restores what the journal in memory does, however turns share commits."""
+        """A file restores what a journal in memory does, however turns share commits."""
         with TemporaryDirectory() as directory:
             stored = self.runner.run(self._restored_by_sqlite(Path(directory), commits))
-        image: Any = holding(self.stored).saved(self.key)
+        image = self.saved(self.journal.copied())  # whose next actor is its first
         in_memory = self.actor.restore(self.key, image)
         assert self.facts(stored) == self.facts(in_memory)
         assert getattr(stored, "keys", None) == getattr(in_memory, "keys", None)
@@ -117,15 +109,19 @@ class ActorMachine(RuleBasedStateMachine):
         """What callers are shown."""
         raise NotImplementedError
 
+    def saved(self, journal: MemoryJournal) -> Any:
+        """What the actor is restored from."""
+        return self.runner.run(journal.hydrate([self.key]))[0]
+
     # -- what cell, log and supervisor do ----------------------------------------------------------
 
     def restore(self) -> None:
         """The state is what the log holds, and the supervisor hears of the jobs there."""
-        image: Any = self.journal.saved(self.key)
+        image = self.saved(self.journal)
         self.state = self.actor.restore(self.key, image)
         self.model = self.durable
         self.queue.clear()
-        self.shadow = holding(self.stored)
+        self.shadow.take_rows(self.journal)
         for job in image.jobs:
             self.jobs.setdefault(job.id, job)
 
@@ -248,5 +244,5 @@ class ActorMachine(RuleBasedStateMachine):
         """G7: the log holds the jobs that began and did not end, and the supervisor knows each of
         them.
         """
-        assert {job.id for job in self.journal.saved(self.key).jobs} == self.rows
+        assert {job.id for job in self.saved(self.journal).jobs} == self.rows
         assert self.rows <= set(self.jobs) | {id_ for write in self.queue for id_ in write.ended}

@@ -77,7 +77,7 @@ class Session:
         self.behavior = SessionBehavior(
             lambda _: policy, instance="0", flushes=False, blocks=True, windows=WINDOWS
         )
-        self.state = self.behavior.restore(KEY, self.journal.saved(KEY))  # type: ignore[arg-type]
+        self.state: Any = None
         self.jobs: dict[str, Job] = {}
         self.left: set[int] = set()
         """Messages that left the buffer for the blocks."""
@@ -150,10 +150,18 @@ class Session:
         except BlockFailed:
             event("failed")
 
-    def reopened(self) -> None:
+    @classmethod
+    async def opened(cls, policy: BufferPolicy, *blocks: BaseMemoryBlock[str]) -> Session:
+        """A process starts."""
+        session = cls(policy, *blocks)
+        await session.reopened()
+        return session
+
+    async def reopened(self) -> None:
         """The process starts anew from what is stored."""
         self.dead, self.crash_at = False, 0
-        self.state = self.behavior.restore(KEY, self.journal.saved(KEY))  # type: ignore[arg-type]
+        (image,) = await self.journal.hydrate([KEY])
+        self.state = self.behavior.restore(KEY, image)  # type: ignore[arg-type]
 
     def seen(self, name: str) -> tuple[list[int], str]:
         progress = block_progress(self.state.blocks.values()).get(name)
@@ -189,7 +197,7 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
 
     async def scenario() -> None:
         broken = Recorder(name="broken", faults=lambda: flaky[0] and next(faults))
-        session = Session(policy, Recorder(name="steady"), broken)
+        session = await Session.opened(policy, Recorder(name="steady"), broken)
         for number in range(data.draw(st.integers(4, 30))):
             step = data.draw(
                 st.sampled_from(
@@ -218,7 +226,7 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
                     await session.run(job, last=data.draw(st.booleans()))
                     if session.dead:
                         event("crashed")
-                        session.reopened()
+                        await session.reopened()
                 case "clear":
                     await session.turn(Clear())
                 case "rewind":
@@ -237,9 +245,9 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
                         Replace((entry({"role": "user", "content": "instead"}),), None, 7)
                     )
                 case "reopen":
-                    session.reopened()
+                    await session.reopened()
         flaky[0] = False
-        session.reopened()
+        await session.reopened()
         while session.jobs:
             await session.run(session.jobs[data.draw(st.sampled_from(sorted(session.jobs)))])
         session.gone.update(
@@ -277,14 +285,14 @@ def test_what_a_rewind_brought_back() -> None:
     """
 
     async def scenario() -> None:
-        session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
+        session = await Session.opened(BufferPolicy.keep_all(), Recorder(name="one"))
         await left_behind(session, 3)
         await session.turn(Rewind(2))
         assert await shown_now(session) == []
         await left_behind(session, 1)
         assert await shown_now(session) == [1, 2, 4]
 
-        session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
+        session = await Session.opened(BufferPolicy.keep_all(), Recorder(name="one"))
         await left_behind(session, 3)
         await session.turn(append(*({"role": "user", "content": "x"} for _ in range(3))))
         await session.turn(Clear())
@@ -306,7 +314,9 @@ def test_batches_are_whole_turns(kinds: list[str]) -> None:
     """
 
     async def scenario() -> None:
-        session = Session(BufferPolicy(above_messages=100, keep_messages=1), Recorder(name="one"))
+        session = await Session.opened(
+            BufferPolicy(above_messages=100, keep_messages=1), Recorder(name="one")
+        )
         for number, kind in enumerate(kinds):
             await session.turn(
                 append(

@@ -105,7 +105,7 @@ def test_a_decision_is_the_same(
 ) -> None:
     """G2, G4, G6: with ids, keys, windows of duplicates and compactions in between."""
     actor = SessionBehavior(lambda _: POLICY, instance="0", flushes=False, windows=WINDOWS)
-    image: Any = MemoryJournal().saved(KEY)
+    image: Any = anyio.run(MemoryJournal().hydrate, [KEY])[0]
     state = actor.restore(KEY, image)
     for number, (count, id_, key, window, summarized) in enumerate(script):
         said: list[dict[str, Any]] = [

@@ -690,7 +690,7 @@ class SessionMachine(ActorMachine):
     def replay_equals_live(self) -> None:
         """G12, S1.02: what the log would give back is what the turns left."""
         if self.state.opened:
-            image: Any = self.shadow.saved(KEY)
+            image = self.saved(self.shadow)
             assert self.facts(self.actor.restore(KEY, image)) == self.facts(self.state)
 
     @invariant()
@@ -748,7 +748,7 @@ class SessionMachine(ActorMachine):
     def each_message_is_handed_over_once(self) -> None:
         """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""  # noqa: E501
         if self.flushes:
-            image: Any = self.journal.saved(KEY)
+            image = self.saved(self.journal)
             through = image.watermarks.indexing_through
             assert self.handed | self.withheld >= set(range(1, through + 1))
         assert not (self.handed & self.withheld) - self.again or not self.flushes

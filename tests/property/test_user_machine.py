@@ -352,7 +352,7 @@ class UserMachine(ActorMachine):
         put off.
         """
         if self.state.opened:
-            image: Any = self.shadow.saved(KEY)
+            image = self.saved(self.shadow)
             restored = self.actor.restore(KEY, image)
             assert written(restored) == written(self.state)
             assert restored.accesses.items() >= figures_written(self.state).items()
@@ -387,7 +387,7 @@ class UserMachine(ActorMachine):
     def one_synopsis_is_written_at_a_time(self) -> None:
         """S2.24."""
         assert self.state.job == self.model.job
-        jobs = self.journal.saved(KEY).jobs
+        jobs = self.saved(self.journal).jobs
         assert sum(isinstance(job.payload, SynopsisSpec) for job in jobs) <= 1
         memories = self.runner.run(self.shadow.memories(KEY.user))
         assert {one.id: one.agent for one in memories} == self.model.memories

@@ -153,7 +153,7 @@ class Doom(Witness):
 
     def watch(self, journal: WatchedJournal, store: WatchedStore) -> None:
         """These are what is durable."""
-        self.capture = lambda: (journal.state(), store.state())
+        self.capture = lambda: (journal.copied(), store.state())
 
     def at(self, step: str) -> None:
         self._left -= 1
@@ -252,13 +252,14 @@ def test_results_answer_their_callers_calls() -> None:
 class Stuttering(FaultyJournal):
     """Keeps the first message of every batch of three twice, and the second not at all."""
 
-    def apply(self, record: Any) -> None:
-        if isinstance(record, Appended) and len(record.entries) == 3:
-            first, second, third = record.entries
-            record = msgspec.structs.replace(
-                record, entries=(first, first.with_seq(second.seq), third)
-            )
-        super().apply(record)
+    def _store(self, records: Sequence[Any]) -> None:
+        super()._store([self._stuttered(record) for record in records])
+
+    def _stuttered(self, record: Any) -> Any:
+        if not isinstance(record, Appended) or len(record.entries) != 3:
+            return record
+        first, second, third = record.entries
+        return msgspec.structs.replace(record, entries=(first, first.with_seq(second.seq), third))
 
 
 def lossy(case: Case) -> tuple[History, list[Violation]]:

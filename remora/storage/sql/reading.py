@@ -96,6 +96,8 @@ class JournalReader(ABC):
     """
 
     instance: str
+    hot_keys = HOT_KEYS
+    """Idempotency keys that an image holds at most; the others are looked up."""
 
     def __init__(self, *, numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -118,8 +120,10 @@ class JournalReader(ABC):
 
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
         names = [_name(key) for key in dict.fromkeys(keys)]
-        rows = await self.query("actors", names=names, digests=HOT_KEYS + 1, entry_kind=ENTRY_KIND)
-        return await save_actors(rows, keys, self._numbers.__next__)
+        rows = await self.query(
+            "actors", names=names, digests=self.hot_keys + 1, entry_kind=ENTRY_KIND
+        )
+        return await save_actors(rows, keys, self._numbers.__next__, self.hot_keys)
 
     async def fetch(self, key: Hashable, query: object) -> Answer:
         match query:
@@ -447,7 +451,10 @@ _LONG = (5, 6)  # columns of state items' values and of messages
 
 
 async def save_actors(
-    found_rows: Sequence[Sequence[Any]], keys: Sequence[Hashable], new_sid: Callable[[], int]
+    found_rows: Sequence[Sequence[Any]],
+    keys: Sequence[Hashable],
+    new_sid: Callable[[], int],
+    hot_keys: int,
 ) -> list[SavedActor | Exception]:
     """Return what the journal has of each actor; a new one gets its number from `new_sid`."""
     rows = await run_in_thread_if(are_long(found_rows, *_LONG), _ActorRows, found_rows)
@@ -468,7 +475,7 @@ async def save_actors(
                     )
                 )
         elif key in found:
-            saved.append(rows.session(key, *found[key]))
+            saved.append(rows.session(key, *found[key], hot_keys))
         else:
             # A number that is never written leaves a gap, which costs nothing.
             saved.append(
@@ -557,7 +564,9 @@ class _ActorRows:
     def _damage(self, sid: int, error: RowDamaged) -> None:
         self.damaged.setdefault(sid, error)
 
-    def session(self, key: Hashable, sid: int, watermarks: Watermarks) -> SavedSession | Exception:
+    def session(
+        self, key: Hashable, sid: int, watermarks: Watermarks, hot_keys: int
+    ) -> SavedSession | Exception:
         if sid in self.damaged:
             return row_damage(key, self.damaged[sid])
         first, last = self.bounds.get(
@@ -582,8 +591,8 @@ class _ActorRows:
             entries=tuple(self.entries.get(sid, ())),
             summary=summary,
             summaries=tuple(one for one in entries.values() if one.through > covered),
-            keys=frozenset(hot[:HOT_KEYS]),
-            keys_complete=len(hot) <= HOT_KEYS,
+            keys=frozenset(hot[:hot_keys]),
+            keys_complete=len(hot) <= hot_keys,
             has_ids=sid in self.with_ids,
             state_items=tuple(self.state_items.get(sid, ())),
             jobs=tuple(self.jobs.get(sid, ())),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ _driver_log.addFilter(lambda record: record.levelno > logging.DEBUG)
 class Query(Protocol):
     """Runs one query, in a transaction of its own."""
 
-    def __call__(self, sql: str, parameters: Iterable[Any] = ..., /) -> Awaitable[list[Any]]: ...
+    def __call__(self, sql: str, parameters: Sequence[Any] = ..., /) -> Awaitable[list[Any]]: ...
 
 
 class NothingChanged(Exception):

@@ -8,26 +8,23 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import aiosqlite
 import anyio
 
 from remora.config import Durability
-from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
+from remora.errors import CommitFailed, OutcomeUnknown, StorageError
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.runtime.threads import run_in_thread
-from remora.storage.attachments import Attachments, BlobFiles
-from remora.storage.journal_port import Erased, Finding, Retention
+from remora.storage.attachments import BlobFiles
+from remora.storage.journal_port import Finding
 from remora.storage.layout import check_unmoved
-from remora.storage.sql.trimming import Archive, choose_batch, trim_beyond
 from remora.storage.sqlite.backup import snapshot
+from remora.storage.sqlite.changes import SqliteChanges
 from remora.storage.sqlite.connection import JournalConnection, Query
-from remora.storage.sqlite.erasing import delete_message_slice, delete_rows
 from remora.storage.sqlite.opening import (
     SYNCHRONOUS,
     Ownership,
@@ -37,7 +34,6 @@ from remora.storage.sqlite.opening import (
     take_ownership,
 )
 from remora.storage.sqlite.place import JournalPlace, prepare_file
-from remora.storage.sqlite.reading import QUERIES, SqliteReader, bind
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
 from remora.system.files import FULL_SYNC
@@ -49,7 +45,7 @@ MANY_SESSIONS = 1_000
 """Sessions whose newest messages are looked at in less time than a commit takes."""
 
 
-class SqliteJournal(SqliteReader, JournalWriter):
+class SqliteJournal(JournalWriter, SqliteChanges):
     """Implements `remora.storage.ports.Journal` in one SQLite file. Made by `open`.
 
     Attributes:
@@ -57,6 +53,8 @@ class SqliteJournal(SqliteReader, JournalWriter):
         instance: six hex digits that tell its message ids from another journal's.
         epoch: the number of its owners so far, this one included.
     """
+
+    _reader: JournalConnection
 
     def __init__(
         self,
@@ -69,15 +67,11 @@ class SqliteJournal(SqliteReader, JournalWriter):
         max_wal_bytes: int,
         sync_attachments: bool = True,
     ) -> None:
-        SqliteReader.__init__(self, reader, numbers=ownership.numbers)
+        blobs = BlobFiles(path.parent, sync=sync_attachments)
+        SqliteChanges.__init__(self, reader, writer, numbers=ownership.numbers, blobs=blobs)
         JournalWriter.__init__(self, path, writer, ownership, max_batch_writes=max_batch_writes)
         self.epoch = ownership.epoch
-        self.attachments = Attachments(
-            BlobFiles(path.parent, sync=sync_attachments), self, self._referring, self._all_users
-        )
         self._files = JournalFiles(self, writer, self._read, max_wal_bytes=max_wal_bytes)
-        self._deleted: dict[int, int] = {}
-        """How many messages went, by actors that are erased: several erasures share a pass."""
 
     @classmethod
     async def open(
@@ -191,100 +185,19 @@ class SqliteJournal(SqliteReader, JournalWriter):
     async def _store_uses(self) -> None:
         await self._writer.run(self._uses.take())
 
-    # -- settings ----------------------------------------------------------------------------------
-
-    async def init_setting(self, name: str, value: str) -> str:
-        current = await self.setting(name)
-        if current is not None:
-            self._owned.check()
-            return current
-
-        async def work() -> str:
-            insert = "INSERT OR IGNORE INTO settings VALUES (?, ?)"
-            await self._writer.execute(insert, (name, value))
-            select = "SELECT value FROM settings WHERE name = ?"
-            ((found,),) = await self._writer.execute_fetchall(select, (name,))
-            return str(found)
-
-        return await self._write_settings(work)
-
-    async def change_settings(self, settings: Mapping[str, str]) -> None:
-        if not settings:
-            return
-
-        async def work() -> None:
-            upsert = (
-                "INSERT INTO settings VALUES (?, ?) "
-                "ON CONFLICT DO UPDATE SET value = excluded.value"
-            )
-            await self._writer.executemany(upsert, settings.items())
-
-        await self._write_settings(work)
-
-    async def _write_settings(self, work: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await self.transaction(work)
-        except OwnershipLost:
-            raise
-        except (CommitFailed, OutcomeUnknown) as e:
-            raise StorageError(f"the journal's settings cannot be changed ({e})") from e
-
     # -- erasure and retention ---------------------------------------------------------------------
 
-    async def erase(self, user: str, session: str | None = None) -> Erased:
-        async def work() -> tuple[Erased, Sequence[int]]:
-            return await delete_rows(self._writer, user, session)
-
-        def refuse_writes(outcome: tuple[Erased, Sequence[int]]) -> None:
-            self._erased.update(outcome[1])
-
-        async with self.attachments.removing([user], session, whole=session is None):
-            erased, sids = await self.transaction(work, refuse_writes)
-            self._deleted.update(dict.fromkeys(sids, 0))
-            try:
-                await self._delete_messages()
-            except CommitFailed as e:
-                raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
-            finally:
-                erased.removed["messages"] = sum([self._deleted.pop(sid) for sid in sids])
-        return erased
-
-    async def _delete_messages(self) -> None:
-        """Delete what erasures have left to do, of all who asked for them."""
-
-        async def work() -> tuple[Counter[int], bool]:
-            return await delete_message_slice(self._writer)
-
-        more = True
-        while more:
-            gone, more = await self.transaction(work)
-            for sid in gone.keys() & self._deleted.keys():
-                self._deleted[sid] += gone[sid]
-
     async def finish_erasure(self, number: int) -> None:
-        async def work() -> None:
-            await self._writer.execute("DELETE FROM erasures WHERE number = ?", (number,))
-
-        await self.transaction(work)
+        await super().finish_erasure(number)
         await self._files.empty_wal()
 
     async def scrub(self) -> None:
-        await self._delete_messages()
-        await self.attachments.sweep()
+        await super().scrub()
         await self._files.compact()
         await self._files.empty_wal()
 
-    async def trim(self, limits: Retention, now_us: int) -> int:
-        async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
-            async with self.attachments.removing(await archive.attaching(wanted)):
-                return await self.transaction(lambda: trim_rows(self._writer, wanted))
-
-        archive = Archive(self.query)
-        count = await trim_beyond(archive, limits, now_us, remove)
-        await self.attachments.sweep()
-        if count:
-            await self._files.release_free_pages()
-        return count
+    async def _release_pages(self) -> None:
+        await self._files.release_free_pages()
 
     # -- upkeep ------------------------------------------------------------------------------------
 
@@ -335,29 +248,6 @@ class SqliteJournal(SqliteReader, JournalWriter):
     def abandon(self) -> None:
         """Release the commit mark's file only, as if the process had died; for simulations."""
         self._mark.close()
-
-
-# -- trimming -------------------------------------------------------------------------------------
-
-
-async def trim_rows(
-    writer: aiosqlite.Connection, wanted: Mapping[int, int]
-) -> tuple[int, dict[int, int]]:
-    """Delete up to these messages, a bounded number, within a transaction.
-
-    How many went, and what is left to do.
-    """
-
-    async def query(name: str, /, **parameters: Any) -> list[Any]:
-        return list(await writer.execute_fetchall(QUERIES[name], bind(parameters)))
-
-    chosen, left = await choose_batch(Archive(query), wanted)
-    count = 0
-    for one in chosen:
-        delete = "DELETE FROM messages WHERE pos BETWEEN ? AND ?"
-        count += (await writer.execute(delete, one.positions)).rowcount
-        await writer.execute("UPDATE actors SET trimmed = ? WHERE sid = ?", (one.through, one.sid))
-    return count, left
 
 
 # -- the size of the journal's files: the write-ahead log, and free pages in the main file ---------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,7 +25,7 @@ from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.opening import open_error
 from remora.storage.sqlite.outline import SessionOutline, read_outline
 from remora.storage.sqlite.peek import check_current, has_log, read_only_address
-from remora.storage.sqlite.reading import SqliteReader
+from remora.storage.sqlite.reading import Parameters, SqliteReader
 
 _BUSY_MS = 5_000
 _REFUSED = "the memory was opened read-only: nothing was written"
@@ -42,6 +42,8 @@ class ReadOnlyJournal(SqliteReader):
     Attributes:
         instance: of the journal.
     """
+
+    _reader: JournalConnection
 
     def __init__(
         self,
@@ -127,7 +129,7 @@ class ReadOnlyJournal(SqliteReader):
         if begun:
             await self._reader.execute("COMMIT")
 
-    async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
+    async def _read(self, sql: str, parameters: Parameters = ()) -> list[Any]:
         if not self._begun:
             self._begun = True  # the connection does one after the other
             await super()._read("BEGIN")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-import aiosqlite
 import msgspec
 
 from remora.errors import RuntimeClosed, StorageError
@@ -27,6 +26,29 @@ QUERIES = load_queries(Path(__file__).with_name("queries.sql"))
 _IN_THREAD = 500  # listings from which on making them is a thread's work
 
 
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+
+class Statements(Protocol):
+    """A connection's statements, as aiosqlite has them."""
+
+    text_factory: Any
+
+    def execute(self, sql: str, parameters: Parameters = ..., /) -> Awaitable[Any]:
+        """Run a statement; its cursor."""
+        ...
+
+    def executemany(self, sql: str, parameters: Iterable[Parameters], /) -> Awaitable[Any]:
+        """Run a statement once for each; its cursor."""
+        ...
+
+    def execute_fetchall(
+        self, sql: str, parameters: Parameters = ..., /
+    ) -> Awaitable[Iterable[Any]]:
+        """Run a query; its rows."""
+        ...
+
+
 class SqliteReader(JournalReader):
     """The reading half of `remora.storage.ports.Journal`, over one connection.
 
@@ -35,7 +57,7 @@ class SqliteReader(JournalReader):
         numbers: of the actors to come.
     """
 
-    def __init__(self, reader: aiosqlite.Connection, *, numbers: Iterator[int]) -> None:
+    def __init__(self, reader: Statements, *, numbers: Iterator[int]) -> None:
         super().__init__(numbers=numbers)
         # Text that is not UTF-8 is damage of one row, and must not fail a query over others.
         reader.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
@@ -58,12 +80,9 @@ class SqliteReader(JournalReader):
         """Return whether `actors.used_us` of these actors can be relied on."""
         return False
 
-    async def _read(
-        self, sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()
-    ) -> list[Any]:
-        given: Any = parameters  # aiosqlite takes what sqlite3 takes, and says less
+    async def _read(self, sql: str, parameters: Parameters = ()) -> list[Any]:
         try:
-            return list(await self._reader.execute_fetchall(sql, given))
+            return list(await self._reader.execute_fetchall(sql, parameters))
         except (sqlite3.Error, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
             raise StorageError(f"the journal cannot be read: {e}") from e
         except ValueError as e:

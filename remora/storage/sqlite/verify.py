@@ -32,7 +32,7 @@ from remora.storage.decoding import (
 from remora.storage.journal_port import Finding
 from remora.storage.records import Spec
 from remora.storage.rows import SEQ_BITS
-from remora.storage.sqlite.erasing import read_erased_actors
+from remora.storage.sqlite.changes import read_erased_actors
 from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
 from remora.storage.sqlite.schema import FORMAT
 

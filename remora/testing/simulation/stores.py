@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.storage.lance.store import LanceStore
-from remora.storage.memory.store import MemoryStore
+from remora.storage.memory import MemoryStore
 from remora.storage.ports import (
     EVERYTHING,
     Candidate,

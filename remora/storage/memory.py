@@ -1,4 +1,7 @@
-"""Long-term memory in this process: for tests, for data that need not last, as an example."""
+"""Both stores in this process: for tests, for data that need not last, as an example.
+
+`MemoryStore` is long-term memory. The journal is `remora.storage.sqlite.memory`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import anyio.lowlevel
 import msgspec
 
 from remora.errors import LongTermError
+from remora.faces import publish
 from remora.ids import session_key as session_digest
 from remora.ids import user_key as user_digest
 from remora.runtime.probes import probe
@@ -26,10 +30,13 @@ from remora.storage.ports import (
     Scope,
     Vector,
 )
+from remora.storage.sqlite.memory import MemoryJournal
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+__all__ = ["MemoryJournal", "MemoryStore"]
 
 _WORD = re.compile(r"\w+")
 _SATURATION, _LENGTH = 1.2, 0.75  # BM25's own
@@ -210,3 +217,6 @@ def _matches(rows: Sequence[_Kept], name: str, text: str) -> dict[str, float]:
                 count + length
             )
     return scores
+
+
+publish(__name__, __all__, globals())
