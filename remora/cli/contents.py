@@ -16,10 +16,11 @@ from rich.text import Text
 from remora.api.base import BaseRuntime
 from remora.cli import Commands
 from remora.cli.memory import connect_owner, journals_of, open_to_read
-from remora.cli.render import Output, counted, named, print_json, print_memories, print_session
+from remora.cli.render import Output, named, print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
+from remora.messages.text import counted
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from remora.cli import Commands
 from remora.cli.memory import connect_owner, directory_of
-from remora.cli.render import confirm, counted, named, print_json
+from remora.cli.render import confirm, named, print_json
 from remora.cluster.acting import Actions
+from remora.messages.text import counted
 
 _DESCRIPTION = """\
 Erase everything of a user, or of one of their sessions: messages, summaries,

@@ -47,7 +47,6 @@ from remora.cli.memory import (
 )
 from remora.cli.render import (
     Output,
-    counted,
     print_bad_lines,
     print_json,
     print_memories,
@@ -89,6 +88,7 @@ from remora.cli.upkeep import (
 from remora.cli.workers import add_worker_parsers, command_owners, command_serve
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
+from remora.messages.text import counted
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_jobs
 

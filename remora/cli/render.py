@@ -20,6 +20,7 @@ from remora.actors.session.messages import SessionView
 from remora.cli.replay import Conversations, ReplayReport, percentile
 from remora.errors import InvalidInput
 from remora.messages import Message, plain_text
+from remora.messages.text import counted
 from remora.recall.memory import Memory
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
@@ -235,11 +236,6 @@ def print_json(result: object) -> None:
 def _shorten(text: str, length: int) -> str:
     one_line = printable(" ".join(text.split()))
     return one_line if len(one_line) <= length else one_line[: length - 1] + "…"
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """``1 session``, ``2 sessions``; `plural` where an s is not enough."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def printable(text: str) -> str:

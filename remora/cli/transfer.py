@@ -32,7 +32,7 @@ from remora.cli.memory import (
     open_runtime,
     open_to_read,
 )
-from remora.cli.render import counted, print_json, printable
+from remora.cli.render import print_json, printable
 from remora.cluster.acting import Actions
 from remora.cluster.connected import ConnectedRuntime
 from remora.cluster.reading import without_long_term
@@ -47,6 +47,7 @@ from remora.errors import (
 )
 from remora.maintenance.import_ import check_export
 from remora.maintenance.importing.translate import SOURCES, Translation, translate
+from remora.messages.text import counted
 from remora.models.ports import embedder_name
 from remora.runtime.threads import run_in_thread
 from remora.services.archive import SessionStatistics

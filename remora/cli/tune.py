@@ -15,10 +15,11 @@ from rich.table import Table
 from remora.api.base import BaseRuntime
 from remora.cli import Commands
 from remora.cli.memory import open_to_read, runtime_of
-from remora.cli.render import counted, print_json
+from remora.cli.render import print_json
 from remora.cli.transfer import progress_bar
 from remora.errors import InvalidInput
 from remora.ids import memory_of_row
+from remora.messages.text import counted
 from remora.recall.memory import comparable_text
 from remora.recall.tuning import LabelledQuestion, TuningReport, fit_weights, prepare_questions
 from remora.runtime.threads import run_in_thread

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from remora.cli import Commands
 from remora.cli.memory import check_in_directory, directory_of, memory_directory, open_runtime
-from remora.cli.render import Output, counted, print_json, printable
+from remora.cli.render import Output, print_json, printable
 from remora.cli.transfer import progress_bar
 from remora.cluster.moving import move_to_database, move_to_directory
 from remora.cluster.reshard import NothingToDivide, reshard
@@ -18,6 +18,7 @@ from remora.cluster.upkeep import backup_memory, repair_memory, verify_memory
 from remora.errors import EmbedderChanged, InvalidInput, RemoraError
 from remora.maintenance.repair import RepairReport
 from remora.maintenance.verify import Verification
+from remora.messages.text import counted
 from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding
 

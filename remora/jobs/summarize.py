@@ -34,6 +34,7 @@ from remora.messages import (
     tool_calls,
     without_surrogates,
 )
+from remora.messages.text import counted
 from remora.models.breaker import CircuitBreaker
 from remora.models.clipping import clip, clip_evenly, replace_data
 from remora.models.compression import add_tokens, prepare
@@ -186,7 +187,7 @@ class SummarizeHandler:
                 raise
             probe("compaction_without_summary")
             _logger.exception("compaction_without_summary", session=attempt.job.key)
-            text = f"{spec.through - spec.first + 1} messages that could not be read."
+            text = f"{counted(spec.through - spec.first + 1, 'message')} that could not be read."
             text = shorten(text, self._max_tokens, self._counter)
             return await self._result(attempt, text, "none", degraded=True)
 
@@ -371,7 +372,7 @@ class SummarizeHandler:
         written = await self._writer.write(summarizer, key, priors, given.entries, most)
         text, tokens = written.text, written.tokens
         if not text:  # a fallback summary of tool output may be empty; a summary must not be
-            text = f"{len(given.entries)} messages without text."
+            text = f"{counted(len(given.entries), 'message')} without text."
             tokens = await self._writer.size(text)
         return await self._result(
             attempt,

@@ -258,6 +258,11 @@ def split_tool_calls(messages: Sequence[ChatDict]) -> int:
     return split + len(awaited)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 session``, ``2 sessions``; `plural` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def dated_line(at_us: int, text: str) -> str:
     """A dated line for searching and for a context: "(8 May 2023) Caroline: …".
 

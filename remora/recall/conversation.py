@@ -10,6 +10,7 @@ from remora.actors.blocks.source import Source
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import Snapshot
 from remora.messages import Entry
+from remora.messages.text import counted
 from remora.storage.records import MessageRange, Summary
 from remora.tokens import TokenCounter, count_message
 
@@ -93,15 +94,17 @@ def _summary_source(
     lost_tokens = sum(one.tokens for one in left_out)
     messages = sum(max(one.through - one.first + 1, 0) for one in left_out)
     if left_out:
-        notes.append(f"summaries of {messages} messages do not fit: they have {lost_tokens} tokens")
+        what = f"summaries of {counted(messages, 'message')}"
+        notes.append(f"{what} do not fit: they have {counted(lost_tokens, 'token')}")
     if cut_from:
         tokens = shown[0].tokens
-        notes.append(f"the summary does not fit: shortened from {cut_from} to {tokens} tokens")
+        cut = f"from {cut_from} to {counted(tokens, 'token')}"
+        notes.append(f"the summary does not fit: it is shortened {cut}")
         lost_tokens += cut_from - tokens
     if degraded is not None:
         notes.append(
-            f"{degraded.count} of the messages {degraded.first} to {degraded.last} are in no "
-            "summary; history() has them"
+            f"of messages {degraded.first} to {degraded.last}, "
+            f"{counted(degraded.count, 'is', 'are')} in no summary; history() has them"
         )
     if not notes:
         return Source("ok", count, messages=covered) if count else Source("off")
@@ -122,19 +125,19 @@ def _recent_source(snapshot: Snapshot) -> Source:
         return Source("ok", count)
     notes = []
     if older := snapshot.omitted - snapshot.withheld:
-        notes.append(f"{older} messages are left out to fit the budget, and not summarized yet")
+        left_out = counted(older, "message is", "messages are")
+        notes.append(f"{left_out} left out to fit the budget, and not summarized yet")
     if snapshot.withheld:
-        notes.append(
-            f"{snapshot.withheld} messages wait for the results of {len(snapshot.awaiting)} calls"
-        )
+        waiting = counted(snapshot.withheld, "message waits", "messages wait")
+        notes.append(f"{waiting} for the results of {counted(len(snapshot.awaiting), 'call')}")
     if snapshot.omitted:
-        notes[-1] += f": {snapshot.omitted_tokens} tokens"
+        notes[-1] += f": {counted(snapshot.omitted_tokens, 'token')}"
     if snapshot.shortened:
-        notes.append(
-            f"{snapshot.shortened} messages are shortened by {snapshot.shortened_tokens} tokens"
-        )
+        shortened = counted(snapshot.shortened, "message is", "messages are")
+        notes.append(f"{shortened} shortened by {counted(snapshot.shortened_tokens, 'token')}")
     if snapshot.lightened:
-        notes.append(f"the attachments of {snapshot.lightened} messages are only named")
+        lightened = counted(snapshot.lightened, "message")
+        notes.append(f"the attachments of {lightened} are only named")
     return Source(
         "omitted" if snapshot.omitted else "degraded",
         count,

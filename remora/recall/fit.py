@@ -33,6 +33,7 @@ from remora.messages import (
     join_contents,
     plain_text,
 )
+from remora.messages.text import counted
 from remora.recall.context import (
     Context,
     Selection,
@@ -320,7 +321,7 @@ class ContextFitter:
         cost = count_message(self._counter, message)
         if cost > room:
             probe("synopsis_left_out")
-            detail = f"{cost} tokens; {max(room, 0)} are left for it"
+            detail = f"{counted(cost, 'token')}; {max(room, 0)} are left for it"
             omitted = Source("omitted", detail=detail, omitted=1, omitted_tokens=cost)
             return alone, least, omitted
         return message, cost, msgspec.structs.replace(source, count=1)
@@ -463,9 +464,8 @@ def _recall_source(source: Source, recalled: _RecallMessage, *, working: bool) -
     if not left_out:
         return msgspec.structs.replace(source, count=count)
     tokens = sum(one.tokens for one in left_out)
-    note = (
-        f"{len(left_out)} memories with {tokens} tokens do not fit into their share of the budget"
-    )
+    memories = counted(len(left_out), "memory", "memories")
+    note = f"the share of memories has no room for {memories} with {counted(tokens, 'token')}"
     return msgspec.structs.replace(
         source,
         status="omitted" if source.status == "ok" else source.status,

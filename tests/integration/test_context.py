@@ -271,3 +271,13 @@ async def test_recall_can_find_nothing(tmp_path: Path) -> None:
             context = await person.session("one").load(query=nothing)
             assert context.memories == ()
         assert [one.text for one in await person.recall("the bees?")] == facts[:1]
+
+
+async def test_one_is_no_plural() -> None:
+    """What a context says about one message, people and models read."""
+    async with Runtime.in_memory() as runtime:
+        session = runtime.session("ada", "chat")
+        await session.append({"role": "user", "content": "a long tale " * 2_000})
+        recent = (await session.load(max_tokens=400)).sources.recent
+        assert recent.detail.startswith("1 message is shortened by ")
+        assert recent.detail.endswith(" tokens")
