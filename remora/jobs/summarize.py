@@ -254,11 +254,8 @@ class SummarizeHandler:
         return _Input(priors, condensed, entries, repaired, lost, tokens, most, key.user)
 
     def _within(self, most: int, spec: SummarizeSpec) -> int:
-        """At most `most` tokens of text; less where the summary is for a small budget.
-
-        One for a larger budget may become the running summary.
-        """
-        if not spec.budget or spec.budget >= self._buffer.token_limit:
+        """At most `most` tokens of text; less where the summary is for a small budget."""
+        if not spec.budget:
             return most
         return max(min(most, spec.budget // _SHARE - self._overhead), 1)
 

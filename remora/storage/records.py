@@ -87,7 +87,6 @@ class Summary(msgspec.Struct, frozen=True):
         brief: a fallback of at most `buffer.summary_tokens`, for contexts in which `text` does not
             fit; empty if `text` is no longer than that.
         brief_tokens: size of the message that carries `brief`.
-        made: the newest message when it was taken; 0 for unknown.
     """
 
     through: int
@@ -103,7 +102,6 @@ class Summary(msgspec.Struct, frozen=True):
     prose: int = 0
     brief: str = ""
     brief_tokens: int = 0
-    made: int = 0
 
     @property
     def blank(self) -> bool:
@@ -209,13 +207,11 @@ class Reader(msgspec.Struct, frozen=True, array_like=True):
         budget: in tokens.
         seen: the newest message at the last such load that is known.
         summary: covers the session up to a message in the buffer; None for none so far.
-        before: the one that it continues, shown as long as all behind it fits; None for none.
     """
 
     budget: int
     seen: int
     summary: Summary | None = None
-    before: Summary | None = None
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -138,7 +138,6 @@ class FallbackCover(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     prose: int = 0
     brief: str = ""
     brief_tokens: int = 0
-    made: int = 0
 
 
 _WHOLE = FallbackCover()
@@ -309,7 +308,7 @@ class RecordRows:
             s.model,
             s.input_tokens,
         )
-        cover = FallbackCover(s.lost, s.verbatim, s.prose, s.brief, s.brief_tokens, s.made)
+        cover = FallbackCover(s.lost, s.verbatim, s.prose, s.brief, s.brief_tokens)
         encoded = _encode(cover) if cover != _WHOLE else None
         self._add_front((sid, at_seq, kind, generation, *told), encoded)
 

@@ -145,7 +145,6 @@ _ACTORS = {
     "late_result_found_its_call": "a tool result is shown with its call, although others spoke "
     "between them",
     "summary_planned_for_reader": "a budget has no room for the whole buffer: it gets a summary",
-    "compacted_by_ready_summary": "a compaction takes the summary that was written for a budget",
     "shown_behind_own_summary": "a context shows the summary that was made for its budget",
     "instructions_pinned": "a context begins with a system message that has left the buffer",
     "question_kept": "the newest message of the user is shown, although messages behind it are not",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import anyio
@@ -358,71 +357,3 @@ async def test_whether_the_front_has_changed() -> None:
         assert not (await chat.load()).prefix_changed
         await chat.append({"role": "tool", "tool_call_id": "c", "content": "late"})
         assert (await chat.load()).prefix_changed
-
-
-def agent(number: int) -> list[Any]:
-    """A turn of an agent: a question, a call with its result, and an answer."""
-    return [
-        {"role": "user", "content": f"Question {number}: " + "word " * 20},
-        call(f"c{number}"),
-        {"role": "tool", "tool_call_id": f"c{number}", "content": "row " * 120},
-        {"role": "assistant", "content": f"Answer {number}: " + "reply " * 20},
-    ]
-
-
-def kept(before: Context, now: Context) -> int:
-    """How many characters of a context the one before began with."""
-    pairs = zip(map(str, before.messages), map(str, now.messages), strict=False)
-    return sum(len(one) for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-@pytest.mark.parametrize(
-    ("limit", "budget", "least"),
-    [(30_000, 3_000, 0.82), (3_000, 3_000, 0.8), (30_000, 8_000, 0.93)],
-)
-async def test_a_context_goes_on_where_the_one_before_ended(
-    limit: int, budget: int, least: float
-) -> None:
-    """The window, the summary and the results that become stubs change in the same steps, and each
-    step makes room for many messages.
-    """
-    same = everything = 0
-    before: Context | None = None
-    async with Runtime.in_memory(config=config("summary_buffer", limit)) as runtime:
-        chat = runtime.session("alice", "chat")
-        for number in range(120):
-            for message in agent(number):
-                await chat.append(message)
-                await chat.settle()
-            now = await chat.load(max_tokens=budget)
-            assert now.tokens <= budget
-            if before is not None:
-                same += kept(before, now)
-                everything += sum(len(str(one)) for one in now.messages)
-            before = now
-    assert same / everything > least
-
-
-async def test_a_compaction_takes_the_summary_that_is_there() -> None:
-    """The model is not asked again for messages that it has summarized for contexts."""
-    asked = taken = 0
-
-    async def summarize(_: Any) -> str:
-        nonlocal asked
-        asked += 1
-        return f"They talked {asked} times."
-
-    settings = config("summary_buffer", 2_000)
-    async with Runtime.in_memory(config=settings, chat_model=summarize) as runtime:
-        chat = runtime.session("alice", "chat")
-        with count_probes() as counts:
-            for message in [one for number in range(60) for one in agent(number)]:
-                so_far, known = asked, counts["compacted_by_ready_summary"]
-                await chat.append(message)
-                if counts["compacted_by_ready_summary"] > known:
-                    taken += 1
-                    await chat.settle()
-                    assert asked == so_far
-                await chat.load()
-                await chat.settle()
-    assert taken > 3

@@ -489,9 +489,8 @@ class SessionBehavior:
         name = str(budget)
         if job is not None or name in state.readers:
             known = state.readers.get(name)
-            newest = state.next_seq - 1
-            seen = msgspec.structs.replace(known, seen=newest) if known else Reader(budget, newest)
-            if job is not None or known is None or known.seen != newest:
+            seen = Reader(budget, state.next_seq - 1, known.summary if known else None)
+            if job is not None or known is None or known.seen != seen.seen:
                 volatile.append(ReaderSeen(name, seen, job.id if job is not None else ""))
         # the job is in no record: a load waits for no write, and a later one starts it again
         return Decision(snapshot, volatile=volatile, jobs=() if job is None else (job,))

@@ -10,14 +10,12 @@ moves at once.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from remora.actors.policies.units import iter_units, length_before_open_call
+from remora.actors.policies.units import length_before_open_call
 from remora.actors.session.messages import SummaryReady
 from remora.actors.session.readers import keep_summary
 from remora.actors.session.state import (
@@ -108,10 +106,6 @@ def compact(
     count = state.policy.amount(live, tokens)
     if count == 0:
         return None
-    if state.policy.fold == "summary" and watermarks is state.watermarks:
-        ready = _find_ready(state, rules, live)
-        if ready is not None:
-            return _take_ready(state, rules, ready, live[-1].seq)
     nothing_left = watermarks.archived_through == watermarks.cleared_through
     if nothing_left and leading_instructions(live) >= count:
         return None  # contexts show them in any case
@@ -135,48 +129,6 @@ def compact(
     # it continues the running summary, and takes lost messages along
     ended = (state.repair,) if state.repair and kind == "summary" else ()
     return BufferMoved(state.sid, after, ended=ended, jobs=(job, *leaving))
-
-
-def _find_ready(state: SessionState, rules: SessionRules, live: Sequence[Entry]) -> Summary | None:
-    """The summary of a reader with a budget as large as compaction makes room for.
-
-    It ends before messages that the buffer may hold without another compaction, and lacks nothing
-    that a model would be asked for again.
-    """
-    for reader in state.readers.values():
-        made = reader.summary
-        if made is None or made.blank or reader.budget < rules.token_limit:
-            continue
-        if rules.repairs and find_lost(made):
-            continue
-        count = bisect_right(live, made.through, key=attrgetter("seq"))
-        left = live[count:]
-        if not (0 < count <= length_before_open_call(live) and left):
-            continue
-        if any(unit.start < count < unit.end for unit in iter_units(live)):
-            continue  # the result of a call came since
-        weight, size = sum(map(state.policy.weigh, left)), sum([one.size for one in left])
-        if not state.policy.due(weight, len(left), size):
-            return made
-    return None
-
-
-def _take_ready(
-    state: SessionState, rules: SessionRules, ready: Summary, newest: int
-) -> BufferMoved:
-    """The record of a compaction whose summary was written for a reader."""
-    probe("compacted_by_ready_summary")
-    watermarks, through = state.watermarks, ready.through
-    indexing = watermarks.indexing_through
-    after = msgspec.structs.replace(
-        watermarks,
-        summarizing_through=through,
-        archived_through=through,
-        indexing_through=max(indexing, through) if rules.indexes else indexing,
-    )
-    ended = (state.repair,) if state.repair else ()
-    jobs = leaving_jobs(state, rules, after, indexing, through)
-    return BufferMoved(state.sid, after, at_seq=newest, summary=ready, ended=ended, jobs=jobs)
 
 
 def leaving_jobs(
@@ -268,7 +220,7 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
         probe("stale_summary_dropped")
         return Decision(False, [JobDone(result.job)])
     first = state.summary.first if state.summary and not entry else spec.first
-    summary = _summary(state, result, first)
+    summary = _summary(result, first)
     watermarks = state.watermarks
     jobs: tuple[Job, ...] = ()
     if condensed:
@@ -321,11 +273,11 @@ def _take_ahead(state: SessionState, result: SummaryReady) -> Decision:
     if not current or not there or not result.text:
         probe("stale_summary_dropped")
         return Decision(False, [JobDone(result.job)])
-    kept = keep_summary(state, spec, _summary(state, result, spec.first))
+    kept = keep_summary(state, spec, _summary(result, spec.first))
     return Decision(True, [kept, JobDone(result.job)], size=len(result.text))
 
 
-def _summary(state: SessionState, result: SummaryReady, first: int) -> Summary:
+def _summary(result: SummaryReady, first: int) -> Summary:
     return Summary(
         result.spec.through,
         result.prefix,
@@ -340,7 +292,6 @@ def _summary(state: SessionState, result: SummaryReady, first: int) -> Summary:
         prose=result.prose,
         brief=result.brief,
         brief_tokens=result.brief_tokens,
-        made=state.next_seq - 1,
     )
 
 
@@ -391,7 +342,7 @@ def _take_repair(state: SessionState, rules: SessionRules, result: SummaryReady)
         return Decision(False, [JobDone(result.job)])
     if not result.text:  # another attempt follows when the model is back
         return Decision(False, [JobDone(result.job)])
-    new = _summary(state, result, old.first)
+    new = _summary(result, old.first)
     running = old is state.summary
     left = [new if one is old else one for one in _summaries(state)]
     jobs = repair_jobs(state, rules, left, state.watermarks.generation)

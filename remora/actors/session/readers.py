@@ -5,9 +5,6 @@ messages in between would be in no summary and in no context. So a load that mus
 out, or soon will, starts a job that summarizes the session up to a message in the buffer, at the
 length that the budget has room for. Later loads show this summary with the messages behind it. The
 buffer stays as it is for larger budgets.
-
-A summary that is ready waits until the one before it leaves something out: then all that the
-context begins with changes at once, and the provider's prompt cache is lost once.
 """
 
 from __future__ import annotations
@@ -49,9 +46,10 @@ _by_seq = attrgetter("seq")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def _serves(reader: Reader, made: Summary, budget: int) -> bool:
-    """Return whether this summary was made for such a budget, or more, and leaves half of it."""
-    return 4 * reader.budget >= 3 * budget and 2 * made.tokens <= budget
+def _serves(reader: Reader, budget: int) -> bool:
+    """Return whether its summary was made for such a budget, or more, and leaves half of it."""
+    made = reader.summary
+    return made is not None and 4 * reader.budget >= 3 * budget and 2 * made.tokens <= budget
 
 
 def fit_for_reader(
@@ -93,9 +91,9 @@ def fit_for_reader(
         return chosen
     if not cut:
         pinned = entries[: leading_instructions(entries)]
-    for reader, summary in _usable_readers(state):
-        serves = _serves(reader, summary, budget)
-        if 2 * summary.tokens > budget:
+    for reader in _usable_readers(state):
+        summary, serves = reader.summary, _serves(reader, budget)
+        if summary is None or 2 * summary.tokens > budget:
             continue
         first = bisect_right(entries, summary.through, key=_by_seq)
         rest = sums[first:] if sums is not None else None
@@ -120,16 +118,15 @@ def fit_for_reader(
     return chosen
 
 
-def _usable_readers(state: SessionState) -> list[tuple[Reader, Summary]]:
-    """Summaries of readers that end in the buffer, those of the fewest messages first."""
+def _usable_readers(state: SessionState) -> list[Reader]:
+    """Readers whose summaries end in the buffer, those of the fewest messages first."""
     archived = state.watermarks.archived_through
     found = [
-        (reader, summary)
-        for reader in state.readers.values()
-        for summary in (reader.before, reader.summary)
-        if summary is not None and summary.through >= archived
+        (one.summary.through, number, one)
+        for number, one in enumerate(state.readers.values())
+        if one.summary is not None and one.summary.through >= archived
     ]
-    return sorted(found, key=lambda one: one[1].through)
+    return [one for _, _, one in sorted(found)]
 
 
 def plan_summary(
@@ -151,25 +148,19 @@ def plan_summary(
     """
     if not state.policy.summarizes or shown.least_tokens or budget < _LEAST_BUDGET:
         return None
-    archived = state.watermarks.archived_through
-    made = [one.through for reader, one in _usable_readers(state) if _serves(reader, one, budget)]
-    told = shown.summary.through if shown.summary is not None else 0
-    stands_in = told > archived and told not in made
-    served = not shown.filled or (budget >= limit and state.pending)
-    if shown.complete and served and not stands_in:
+    if shown.complete and (budget >= limit or not shown.filled):
         return None
     newest = state.next_seq - 1
     others = [one for name, one in state.readers.items() if name != str(budget)]
     if str(budget) in state.ahead or sum(one.seen == newest for one in others) >= _MOST:
         return None
+    archived = state.watermarks.archived_through
     through = max(keep_newest(state.entries, budget, rules), _last_missing(state, shown))
     if through <= archived and not (shown.shortened_from or shown.left_out):
         return None
     through = max(through, archived)
-    if shown.complete and not stands_in:
-        if through <= told or any(one > told for one in made):
-            return None
-    elif any(one >= through for one in made):
+    made = [one.summary for one in state.readers.values() if _serves(one, budget)]
+    if any(one is not None and one.through >= through for one in made):
         return None
     probe("summary_planned_for_reader")
     generation = state.watermarks.generation
@@ -196,9 +187,9 @@ def _last_missing(state: SessionState, shown: Window) -> int:
 def keep_summary(state: SessionState, spec: SummarizeSpec, summary: Summary) -> StateChanged:
     """The record of a summary that was made for a budget; long-gone readers are forgotten."""
     name, newest = str(spec.budget), state.next_seq - 1
-    known = state.readers.get(name, Reader(spec.budget, newest))
-    reader = Reader(spec.budget, known.seen, summary, known.summary)
-    item = StateItem(READER_KIND, name, _encode(reader))
+    known = state.readers.get(name)
+    seen = known.seen if known is not None else newest
+    item = StateItem(READER_KIND, name, _encode(Reader(spec.budget, seen, summary)))
     others = sorted(
         ((one.seen, other) for other, one in state.readers.items() if other != name), reverse=True
     )

@@ -310,12 +310,8 @@ def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> Sav
         if one.kind != READER_KIND:
             return one
         reader = _decode_reader(one.value)
-        made = {
-            name: summary(text)
-            for name, text in (("summary", reader.summary), ("before", reader.before))
-            if text is not None
-        }
-        reader = msgspec.structs.replace(reader, **made)
+        if reader.summary is not None:
+            reader = msgspec.structs.replace(reader, summary=summary(reader.summary))
         return StateItem(one.kind, one.name, msgspec.msgpack.encode(reader))
 
     return msgspec.structs.replace(

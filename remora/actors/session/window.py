@@ -8,8 +8,7 @@
 * The messages get the rest, in whole units (G8). No message gets more than a quarter of the room,
   but the newest. Results of tools give way first: they are shown as stubs, but for the newest.
 * If that does not suffice, the oldest units are left out. Both happens in steps, so that what was
-  shown is shown again as it was, and the provider's prompt cache keeps it. A new summary is such
-  a step as well.
+  shown is shown again as it was, and the provider's prompt cache keeps it.
 * System and developer messages at the beginning of the session are shown before all else, and
   whole, as far as they leave half of the budget.
 * The newest message of the user is shown in any case. Of the newest unit each message gets its
@@ -23,7 +22,7 @@ depends on an earlier context: the same messages and budget give the same window
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Any
@@ -150,12 +149,6 @@ class _Summaries(msgspec.Struct, frozen=True, gc=False):
     shortened_from: int
     cut: bool
 
-    @property
-    def made(self) -> int:
-        """The newest message when the newest of them was taken; 0 for unknown."""
-        told = self.entries[-1] if self.entries else self.running
-        return told.made if told is not None else 0
-
 
 def fit_buffer(
     entries: Sequence[Entry],
@@ -215,7 +208,7 @@ def fit_buffer(
     if not tools:
         said = _fit_small(entries, whole_tokens, left, most, rules, cut=cut, sums=sums)
     if said is None:
-        said = _fit_units(entries, left, most, rules, cut=cut, made=told.made)
+        said = _fit_units(entries, left, most, rules, cut=cut)
     if said.least_tokens and told.tokens:  # the newest message comes before any summary
         told = _Summaries(None, (), 0, (*([summary] if summary else []), *summaries), 0, cut=False)
         said = _fit_units(entries, room, budget, rules, cut=cut)
@@ -342,28 +335,22 @@ def _fit_small(
 
 
 def _fit_units(
-    entries: Sequence[Entry],
-    room: int,
-    most: int,
-    rules: WindowRules,
-    *,
-    cut: bool,
-    made: int = 0,
+    entries: Sequence[Entry], room: int, most: int, rules: WindowRules, *, cut: bool
 ) -> _Messages:
     """The newest whole units that fit, and what is left out and why."""
     found = presentable_units(entries, rules.no_result)
     units, orphans = found.units, found.orphans
     everything = [entry for unit in units for entry in unit]
     whole_tokens = sum([entry.tokens for entry in everything])
-    if whole_tokens <= (room // 2 if made else room):
+    if whole_tokens <= room:
         start = user_start(everything, 0) if cut else 0
         shown: Sequence[Entry] = everything[start:]
         shares: Sequence[int] = ()
         least, filled = 0, False
     else:
-        squeeze = _Squeeze(units, room, most, rules, cut=cut, made=made)
+        squeeze = _Squeeze(units, room, most, rules, cut=cut)
         shown, shares, least = squeeze.fit()
-        filled = squeeze.is_filled(sum(shares))
+        filled = squeeze.filled
     tokens = sum(shares) if shares else sum([entry.tokens for entry in shown])
     there = {entry.seq for entry in shown}
     # a result that stands for a missing one is no message of the buffer
@@ -397,9 +384,8 @@ class _Squeeze:
 
     The window is what a reader has who takes unit after unit: each as it comes, but no message more
     than a quarter of the room. Where the room is full, the results of tools before the newest
-    become stubs; where that leaves less than a third of it free, the oldest units are left out, for
-    half of the room. When a summary is taken, more than half of the room counts as full: what
-    begins again leaves room to grow.
+    become stubs; where that does not make a quarter of it free, the oldest units are left out, for
+    half of the room.
     So a message that was shown is shown again as it was until the next such step.
     """
 
@@ -411,11 +397,8 @@ class _Squeeze:
         rules: WindowRules,
         *,
         cut: bool,
-        made: int,
     ) -> None:
         self._units = units
-        self._known = bisect_right(units, made, key=lambda unit: unit[-1].seq) - 1
-        """The newest unit that was there when the summary was taken."""
         self._room = room
         self._most = most
         self._rules = rules
@@ -458,16 +441,12 @@ class _Squeeze:
                     kept.add(entry.seq)
         return kept
 
-    def is_filled(self, shown: int) -> bool:
-        """Return whether the next step is near, and leaves units out.
-
-        `shown`: the tokens of what is shown.
-        """
-        if 8 * shown <= 7 * self._room:
-            return False
+    @property
+    def filled(self) -> bool:
+        """Return whether units are left out at the next step, or soon."""
         whole = self._newest_results(len(self._units))
         left = sum(map(sum, self._base[:whole])) + sum(map(sum, self._full[whole:]))
-        return 3 * left > 2 * shown
+        return 8 * left > 5 * self._room
 
     def fit(self) -> tuple[Sequence[Entry], Sequence[int], int]:
         """Return what is shown, the tokens of each, and what is needed if nothing fits."""
@@ -503,12 +482,11 @@ class _Squeeze:
         start = whole = used = 0
         for place, tokens in enumerate(full):
             used += tokens
-            stepped = place == self._known
-            if used <= (room // 2 if stepped else room):
+            if used <= room:
                 continue
             before, whole = whole, max(self._newest_results(place), start)
             used -= sum(full[before:whole]) - sum(base[before:whole])
-            if used > room or (16 * used > 11 * room and not stepped):
+            if 4 * used > 3 * room:
                 while used > room // 2 and start < place:
                     used -= base[start] if start < whole else full[start]
                     start += 1
@@ -555,7 +533,7 @@ class _Squeeze:
 
 
 def keep_newest(entries: Sequence[Entry], budget: int, rules: WindowRules) -> int:
-    """The last message before the newest units that take an eighth of a budget; 0 for none.
+    """The last message before the newest units that take a quarter of a budget; 0 for none.
 
     Results of tools count as stubs.
     """
@@ -565,7 +543,7 @@ def keep_newest(entries: Sequence[Entry], budget: int, rules: WindowRules) -> in
             min(one.tokens, budget // 4 if one.answers is None else rules.stub_tokens)
             for one in entries[start:end]
         )
-        if 8 * kept > budget and end < len(entries):
+        if 4 * kept > budget and end < len(entries):
             return entries[end - 1].seq
         end = start
     return 0
