@@ -32,7 +32,7 @@ WHO_RUNS_IT = frozenset(
     """
     a backup over something, a context is recorded, a past that was rewritten, a periodic task,
     agents, an agent's memory, an exclusive block, an export of nothing, an import over another,
-    another session, append bytes, figures, listings, no export at all, no interval, no such task,
+    another session, figures, listings, no export at all, no interval, no such task,
     no user, nothing to import, sessions that exist, tokens, tools, what is configured
     """.replace("\n    ", " ")
     .strip()

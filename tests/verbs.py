@@ -551,9 +551,6 @@ MORE: dict[str, Call] = {
         _RICH, key="all", allow_duplicates=True, timeout_s=60
     ),
     "append again": lambda w: w.session.append(_RICH, key="all"),
-    "append bytes": lambda w: w.session.append(
-        Message(role="user", content="☂", metadata={"a": b"\x01"})
-    ),
     "messages by metadata": lambda w: w.session.get_messages("user", filter_metadata={"a": 1}),
     "load": lambda w: w.session.load(),
     "load a little": lambda w: w.session.load(max_tokens=30),

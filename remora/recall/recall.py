@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -429,7 +429,9 @@ class Recall:
         searched = await run_in_thread_if(asked.is_long, getattr, asked, "searched")
         search = partial(store.search, user, depth=config.depth, scope=scope)
         found = await search(searched, vector)
-        related = related_words(asked, ()) if config.near_words else {}
+        related: Mapping[str, str] = {}
+        if config.near_words:
+            related = await run_in_thread_if(asked.is_long, related_words, asked, ())
         others = await search(" ".join(related), None) if related else ()
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         size = len(query) + sum(len(one.row.content) for one in candidates)

@@ -466,7 +466,8 @@ def recall_over(
     async def opened() -> LongTermStore:
         return store
 
-    config = RecallConfig(cache=cache, hot_mb=hot_mb)
+    # related words would be another search
+    config = RecallConfig(cache=cache, hot_mb=hot_mb, near_words=0.0)
     return Recall(opened, None, config, importance_weight=weight)
 
 
