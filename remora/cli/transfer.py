@@ -400,10 +400,8 @@ def _place_in(directory: Path) -> Iterator[Path]:
     with ExitStack() as held:
         try:
             for left in directory.glob(f"{_COPY}*"):
-                with (
-                    suppress(BlockingIOError, FileNotFoundError),
-                    _locked(left),
-                ):  # held: it goes on
+                # the import of one that is locked goes on
+                with suppress(BlockingIOError, FileNotFoundError), _locked(left):
                     shutil.rmtree(left, ignore_errors=True)
             place = _make_place(directory, held)
         except OSError as e:

@@ -233,7 +233,7 @@ class Service(OfOneProcess):
                     *events, left = (left + data).split(b"\n\n")
                     for event in events:
                         yield _fields(event)
-        except httpx2.HTTPError as e:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             raise self._failure(e) from e
 
     def _opened(self) -> httpx2.AsyncClient:
@@ -241,7 +241,7 @@ class Service(OfOneProcess):
             raise errors.RuntimeClosed("the client is not open: async with remora.Client(…)")
         return self._http
 
-    def _failure(self, error: httpx2.HTTPError) -> Exception:
+    def _failure(self, error: httpx2.HTTPError | httpx2.InvalidURL) -> Exception:
         """Return what it means that there was no answer."""
         import httpx2  # noqa: PLC0415  # an extra
 
@@ -253,6 +253,8 @@ class Service(OfOneProcess):
                 )
             case httpx2.UnsupportedProtocol():
                 return InvalidInput(f"{self.url} is no address of a service: {error}")
+            case httpx2.InvalidURL():
+                return InvalidInput(f"an argument is too long for an address: {error}")
             case _:
                 return _Lost(_words(error))
 
@@ -310,10 +312,8 @@ class Service(OfOneProcess):
 
         try:
             answer = await self._opened().request(**request, timeout=max(limit_s, 0.001))
-        except httpx2.HTTPError as e:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             raise self._failure(e) from e
-        except httpx2.InvalidURL as e:
-            raise InvalidInput(f"an argument is too long for an address: {e}") from e
         if answer.status_code == 200:
             return answer.content
         raise self._refusal(answer)

@@ -183,17 +183,20 @@ def _choose(value: str, name: str, *, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _as_dict(value: object, name: str) -> Any:
+def _check_dict(value: object, name: str) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{name} must be a dict, not {type(value).__name__}")
-    return copy_json(value)
+    return value
+
+
+def _as_dict(value: object, name: str) -> Any:
+    return copy_json(_check_dict(value, name))
 
 
 def _by_key(values: object, name: str) -> dict[str, Any]:
     """Values of keyed state."""
-    if not isinstance(values, Mapping):
-        raise InvalidInput(f"{name} must be a dict, not {type(values).__name__}")
-    return {check_key(key): copy_json(value, MAX_LEVELS) for key, value in values.items()}
+    pairs = _check_dict(values, name).items()
+    return {check_key(key): copy_json(value, MAX_LEVELS) for key, value in pairs}
 
 
 def _as_id(value: object, _: str, *, what: str) -> str:
