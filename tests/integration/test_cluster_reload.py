@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from tests import worker_app
@@ -148,9 +147,27 @@ async def served(tmp_path: Path, command: tuple[str, ...], app: str) -> AsyncIte
                 stored = await load.ask(f"/history/user-{client}")
                 assert stored == [str(number) for number in range(sent)]
         finally:
-            process.terminate()
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(process.wait)
+                await end_server(process)
+
+
+async def end_server(process: subprocess.Popen[bytes]) -> None:
+    """End a server, and its workers.
+
+    A worker that begins just then may lose the signal of gunicorn's arbiter, which waits for it.
+    """
+    process.terminate()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+    def has_ended() -> bool:
+        if process.poll() is not None:
+            return True
+        with suppress(OSError):  # it has just ended, or there is no /proc
+            for worker in map(int, children.read_text().split()):
+                os.kill(worker, signal.SIGTERM)
+        return False
+
+    await until(has_ended, "the server has ended")
 
 
 @pytest.mark.parametrize("name", ["gunicorn", "uvicorn"])
